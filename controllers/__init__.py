@@ -1,0 +1,1 @@
+"""Controllers that come with pyreconcile, one folder each."""

@@ -1,0 +1,1 @@
+"""pyreconcile: a controller-runtime-style reconciler framework in pure Python."""

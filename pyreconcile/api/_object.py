@@ -1,0 +1,220 @@
+"""Whole API objects: the base of all kinds, custom resources, and kinds without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field, model_validator
+
+from pyreconcile.api import _registry
+from pyreconcile.api._meta import ObjectMeta
+from pyreconcile.api._model import Model
+from pyreconcile.api._resource import Resource, object_key, split_api_version
+
+SpecT = TypeVar("SpecT", bound=Model)
+StatusT = TypeVar("StatusT", bound=Model)
+
+
+class KubeObject(Model):
+    """An object that the API server stores. Every kind has ``resource`` on its class, and ``metadata``."""
+
+    resource: ClassVar[Resource]
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_type(cls, data: Any) -> Any:
+        # Items of a list arrive without apiVersion and kind (rule RF-10); a new object need not repeat them.
+        resource = getattr(cls, "resource", None)
+        if resource is not None and isinstance(data, dict):
+            known = "apiVersion" in data or "api_version" in data
+            if not (known and "kind" in data):
+                data = {"apiVersion": resource.api_version, "kind": resource.kind, **data}
+        return data
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or ``name`` when cluster-scoped."""
+        return object_key(self.metadata.namespace, self.metadata.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of ``kubectl get``: its header, the JSON path of its value, its type and, above 0, its priority.
+
+    ``type`` is one of OpenAPI's ``string``, ``integer``, ``number``, ``boolean`` or ``date``.
+    """
+
+    name: str
+    json_path: str
+    type: Literal["string", "integer", "number", "boolean", "date"] = "string"
+    description: str = ""
+    format: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSubresource:
+    """Where ``/scale`` finds its values in a custom resource (JSON paths)."""
+
+    spec_replicas_path: str = ".spec.replicas"
+    status_replicas_path: str = ".status.replicas"
+    label_selector_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CustomResourceOptions:
+    """What a custom resource class declares about its CRD beside the schema."""
+
+    singular: str
+    list_kind: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    status_subresource: bool = True
+    scale: ScaleSubresource | None = None
+    storage: bool = True
+    served: bool = True
+    annotations: Mapping[str, str] | None = None
+
+
+class CustomResource(KubeObject, Generic[SpecT, StatusT]):
+    """Base for the kinds you define.
+
+    Declare the kind on the class::
+
+        class ModelCache(CustomResource[ModelCacheSpec, ModelCacheStatus], group="labs.example.dev", version="v1"):
+            '''A model kept warm on the nodes.'''
+
+    Class arguments:
+        group, version: the API group and this version of it; required.
+        kind: by default the class's name.
+        plural: by default the lower-case kind with an ``s``.
+        scope: ``Namespaced`` (default) or ``Cluster``.
+        short_names, categories: names for ``kubectl get``.
+        columns: printer columns.
+        status_subresource: whether ``/status`` is served apart (default yes).
+        scale: paths of the scale sub-resource, if it has one.
+        served, storage: flags of this version in the CRD.
+        annotations: annotations of the CRD itself.
+
+    Raises:
+        TypeError: group or version is missing, or a value is not of the form Kubernetes takes.
+    """
+
+    options: ClassVar[CustomResourceOptions]
+
+    spec: SpecT
+    status: StatusT | None = None
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        # Class arguments belong to __pydantic_init_subclass__, which runs once the fields are known.
+        super().__init_subclass__()
+
+    @classmethod
+    def __pydantic_init_subclass__(
+        cls,
+        *,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        scope: Literal["Namespaced", "Cluster"] = "Namespaced",
+        short_names: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        columns: Sequence[Column] = (),
+        status_subresource: bool = True,
+        scale: ScaleSubresource | None = None,
+        served: bool = True,
+        storage: bool = True,
+        annotations: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if group is None and version is None and kind is None:
+            # CustomResource[Spec, Status] itself, or a plain subclass that adds no kind of its own.
+            return
+        kind = kind or cls.__name__
+        if not group or not version:
+            raise TypeError(
+                f"{kind}: give group and version, as in "
+                f"class {kind}(CustomResource[...], group='labs.example.dev', version='v1')"
+            )
+        if "." not in group:
+            raise TypeError(f"{kind}: group {group!r} needs a dot, as in 'labs.example.dev'")
+        if scope not in ("Namespaced", "Cluster"):
+            raise TypeError(f"{kind}: scope is 'Namespaced' or 'Cluster', not {scope!r}")
+        lower = kind.lower()
+        cls.resource = Resource(group, version, kind, plural or f"{lower}s", scope == "Namespaced")
+        cls.options = CustomResourceOptions(
+            singular=singular or lower,
+            list_kind=f"{kind}List",
+            short_names=tuple(short_names),
+            categories=tuple(categories),
+            columns=tuple(columns),
+            status_subresource=status_subresource,
+            scale=scale,
+            served=served,
+            storage=storage,
+            annotations=annotations,
+        )
+        _registry.register(cls)
+
+
+class Unstructured(KubeObject):
+    """An object of a kind that has no model: metadata is typed, everything else is plain JSON.
+
+    Get a class for a kind with `unstructured`; read and write other fields by their wire names, as in
+    ``widget["spec"]["replicas"]``.
+    """
+
+    def __getitem__(self, field: str) -> Any:
+        return self._extra[field]
+
+    def __setitem__(self, field: str, value: Any) -> None:
+        self._extra[field] = value
+
+    def __delitem__(self, field: str) -> None:
+        del self._extra[field]
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._extra
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """Return a top-level field by its wire name, or ``default``."""
+        return self._extra.get(field, default)
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        if self.__pydantic_extra__ is None:
+            self.__pydantic_extra__ = {}
+        return self.__pydantic_extra__
+
+
+def unstructured(
+    api_version: str, kind: str, *, plural: str | None = None, namespaced: bool = True
+) -> type[Unstructured]:
+    """Return a class for a kind without a model; the same arguments give the same class.
+
+    ``plural`` is the path segment and defaults to the lower-case kind with an ``s``.
+    """
+    group, version = split_api_version(api_version)
+    resource = Resource(group, version, kind, plural or f"{kind.lower()}s", namespaced)
+    known = _UNSTRUCTURED.get(resource)
+    if known is None:
+        known = type(
+            kind,
+            (Unstructured,),
+            {"__module__": __name__, "resource": resource, "__annotations__": {"resource": ClassVar[Resource]}},
+        )
+        _UNSTRUCTURED[resource] = known
+    return known
+
+
+_UNSTRUCTURED: dict[Resource, type[Unstructured]] = {}

@@ -1,0 +1,1 @@
+"""Tools for tests: a real control plane, and a pytest plugin."""
