@@ -1,0 +1,301 @@
+"""The priority queue: one entry per key, high priority first, delays, one worker per key."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from pyreconcile.workqueue._delays import DelayHeap
+from pyreconcile.workqueue._getters import Getters
+from pyreconcile.workqueue._limiters import WindowedExponentialRateLimiter
+from pyreconcile.workqueue._types import Clock, QueueMetrics, RateLimiter, ShutDown, running_clock
+
+K = TypeVar("K", bound=Hashable)
+
+LOW_PRIORITY: Final = -100
+"""Priority of work that can wait: the initial list and resyncs (PQ-13)."""
+
+DEFAULT_AGEING: Final = 0.1
+"""Priority points a ready key gains per second: work at −100 yields to new work at 0 for 1000 s at most (PQ-15)."""
+
+_READY: Final = -1.0  # an entry's ready_at once it is ready; the clock never shows it
+
+
+class _Entry(Generic[K]):
+    """A key that waits for its time or for a worker. It goes from waiting to ready to gone, never back."""
+
+    __slots__ = ("counter", "key", "priority", "ready_at", "since")
+
+    def __init__(self, key: K, priority: int) -> None:
+        self.key = key
+        self.priority = priority
+        self.ready_at = _READY
+        self.counter = 0  # place among equals; other numbers in the ready heap are out of date
+        self.since = 0.0  # when it became ready
+
+
+class PriorityQueue(Generic[K]):
+    """A queue of keys with priorities, delays and backoff; each key is in the hands of one worker at a time.
+
+    A key has one entry however often it is added: its priority is the highest given, its time the earliest (PQ-4).
+    Keys of equal priority come in the order in which they became ready. A key that is added while a worker holds it
+    comes again after `done`, so no event is lost.
+
+    All methods are to be called from one event loop. `add` and its relatives never wait.
+
+    Args:
+        rate_limiter: delays of `add_rate_limited`; by default per key, 5 ms to 1000 s, one failure per window (WQ-18).
+        metrics: receives the counts; by default nothing is counted (WQ-7).
+        clock: monotonic clock and timer; by default the running loop.
+        name: for ``repr`` and messages.
+        ageing: priority points that a ready key gains per second, so that low work always ends (PQ-15). A key of
+            priority p therefore overtakes one of lower priority q only if that one became ready less than
+            ``(p - q) / ageing`` seconds earlier. 0 turns it off: strictly by priority.
+
+    Raises:
+        RuntimeError: no event loop runs and no clock was given.
+    """
+
+    def __init__(
+        self,
+        *,
+        rate_limiter: RateLimiter | None = None,
+        metrics: QueueMetrics | None = None,
+        clock: Clock | None = None,
+        name: str = "",
+        ageing: float = DEFAULT_AGEING,
+    ) -> None:
+        if ageing < 0:
+            raise ValueError(f"ageing={ageing}: give priority points per second, 0 or more")
+        self.name = name
+        self._clock = clock or running_clock("the PriorityQueue")
+        self._time = self._clock.time
+        self._limiter = rate_limiter or WindowedExponentialRateLimiter(time=self._time)
+        self._metrics = metrics
+        self._ageing = ageing
+        self._entries: dict[K, _Entry[K]] = {}
+        self._locked: dict[K, float] = {}  # key → when it was handed out
+        self._heap: list[tuple[float, int, _Entry[K]]] = []  # (rank, counter, entry): ready and not locked
+        self._delays: DelayHeap[_Entry[K]] = DelayHeap(
+            self._clock, live=lambda entry, at: entry.ready_at == at, on_due=self._promote
+        )
+        self._getters = Getters()
+        self._idle = Getters()
+        self._counter = 0
+        self._ready = 0
+        self._closed = False  # adds are ignored
+        self._stopped = False  # gets end at once
+        if metrics is not None:
+            metrics.watch(self._unfinished)
+
+    def __repr__(self) -> str:
+        waiting = len(self._entries) - self._ready
+        return f"<PriorityQueue {self.name!r} ready={self._ready} waiting={waiting} locked={len(self._locked)}>"
+
+    def __len__(self) -> int:
+        """Count the ready keys, those that a worker holds and were added again too; never the delayed ones (PQ-10)."""
+        if self._delays.is_due(self._time()):
+            self._promote()
+        return self._ready
+
+    # -- adding ----------------------------------------------------------------------------------------------------
+
+    def add(self, key: K, *, priority: int = 0) -> None:
+        """Make ``key`` ready now; a delay it had is over (PQ-6). Ignored after shutdown."""
+        if self._closed:
+            return
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(key, priority)
+            self._make_ready(entry, self._time())
+        elif entry.ready_at != _READY:
+            if priority > entry.priority:
+                entry.priority = priority
+            entry.ready_at = _READY
+            self._make_ready(entry, self._time())
+        elif priority > entry.priority:
+            self._raise(entry, priority)
+
+    def add_after(self, key: K, delay: float, *, priority: int = 0) -> None:
+        """Make ``key`` ready in ``delay`` seconds, or earlier if it is to come earlier. Ignored after shutdown."""
+        if delay <= 0:
+            self.add(key, priority=priority)
+        elif not self._closed:
+            self._add_delayed(key, delay, priority)
+
+    def add_rate_limited(self, key: K, *, priority: int = 0) -> None:
+        """Make ``key`` ready after the delay that the rate limiter gives it. Ignored after shutdown."""
+        if not self._closed:
+            self.add_after(key, self._limiter.when(key), priority=priority)
+
+    def add_with(self, *keys: K, after: float = 0.0, rate_limited: bool = False, priority: int | None = None) -> None:
+        """Add several keys, each with its own delay (PQ-3).
+
+        Args:
+            keys: what to add.
+            after: delay in seconds; 0 is none.
+            rate_limited: ask the rate limiter, once per key. With ``after`` too, the smaller delay holds.
+            priority: by default 0.
+        """
+        if self._closed:
+            return
+        for key in keys:
+            delay = after
+            if rate_limited:
+                limited = self._limiter.when(key)
+                delay = min(after, limited) if after > 0 else limited
+            self.add_after(key, delay, priority=priority or 0)
+
+    def _add_delayed(self, key: K, delay: float, priority: int) -> None:
+        if self._metrics is not None:
+            self._metrics.retried()
+        now = self._time()
+        at = now + delay
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(key, priority)
+        else:
+            if priority > entry.priority:
+                if entry.ready_at == _READY:
+                    self._raise(entry, priority)
+                else:
+                    entry.priority = priority
+            if entry.ready_at <= at:  # ready, or waiting for an earlier time
+                return
+        entry.ready_at = at
+        self._delays.push(entry, at, now=now, live_count=len(self._entries) - self._ready)
+
+    def _make_ready(self, entry: _Entry[K], now: float) -> None:
+        entry.since = now
+        self._ready += 1
+        if self._metrics is not None:
+            self._metrics.added(entry.priority)
+            self._metrics.depth(entry.priority, 1)
+        self._enter(entry)
+
+    def _raise(self, entry: _Entry[K], priority: int) -> None:
+        """Move a ready entry up, behind its new peers (PQ-5)."""
+        if self._metrics is not None:
+            self._metrics.depth(entry.priority, -1)
+            self._metrics.depth(priority, 1)
+        entry.priority = priority
+        if len(self._heap) > 2 * self._ready + 64:
+            self._heap = [item for item in self._heap if item[2].counter == item[1]]
+            heapq.heapify(self._heap)
+        self._enter(entry)
+
+    def _enter(self, entry: _Entry[K]) -> None:
+        self._counter = counter = self._counter + 1
+        entry.counter = counter
+        if entry.key not in self._locked:
+            self._offer(entry)
+
+    def _offer(self, entry: _Entry[K]) -> None:
+        # Ageing is linear and the same for all, so the order of two entries never changes: the rank is fixed.
+        heapq.heappush(self._heap, (entry.since * self._ageing - entry.priority, entry.counter, entry))
+        if self._getters:
+            self._getters.wake()
+
+    def _promote(self) -> None:
+        now = self._time()
+        for entry in self._delays.pop_due(now):
+            entry.ready_at = _READY
+            self._make_ready(entry, now)
+
+    # -- handing out -----------------------------------------------------------------------------------------------
+
+    def take(self) -> tuple[K, int] | None:
+        """Hand out the first ready key and its priority without waiting; None when there is none to be had."""
+        if self._stopped:
+            return None
+        now = self._time()
+        if self._delays.is_due(now):
+            self._promote()
+        heap = self._heap
+        while heap:
+            _, counter, entry = heapq.heappop(heap)
+            if entry.counter == counter:
+                key = entry.key
+                entry.counter = -1
+                del self._entries[key]
+                self._ready -= 1
+                self._locked[key] = now
+                if self._metrics is not None:
+                    self._metrics.depth(entry.priority, -1)
+                    self._metrics.got(now - entry.since)
+                return key, entry.priority
+        return None
+
+    async def get(self) -> K:
+        """Wait for a ready key and lock it until `done`; see `get_with_priority`."""
+        return (await self.get_with_priority())[0]
+
+    async def get_with_priority(self) -> tuple[K, int]:
+        """Wait for a ready key, lock it until `done`, and return it with its priority.
+
+        Nothing is taken from the queue when the call is cancelled.
+
+        Raises:
+            ShutDown: the queue was shut down, or is draining and empty.
+        """
+        while True:
+            taken = self.take()
+            if taken is not None:
+                return taken
+            if self._stopped or (self._closed and self._ready == 0):
+                raise ShutDown(self.name)
+            await self._getters.wait()
+
+    def done(self, key: K) -> None:
+        """Say that the worker has finished with ``key``; belongs in a ``finally``. Unknown keys are ignored."""
+        started = self._locked.pop(key, None)
+        if started is None:
+            return
+        if self._metrics is not None:
+            self._metrics.done(self._time() - started)
+        entry = self._entries.get(key)
+        if entry is not None and entry.ready_at == _READY:
+            self._offer(entry)
+        if self._closed and self._ready == 0:
+            self._getters.wake_all()
+            if not self._locked:
+                self._idle.wake_all()
+
+    def forget(self, key: K) -> None:
+        """Clear the failures of ``key`` in the rate limiter; it does not end the work on it (WQ-17)."""
+        self._limiter.forget(key)
+
+    def num_requeues(self, key: K) -> int:
+        """Return the failures of ``key`` that the rate limiter counts."""
+        return self._limiter.num_requeues(key)
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Ignore adds and end every get, at once; what is ready is not handed out any more (PQ-11)."""
+        self._closed = self._stopped = True
+        self._delays.close()
+        self._getters.wake_all()
+        self._idle.wake_all()
+
+    async def shutdown_with_drain(self) -> None:
+        """Ignore adds, drop delayed keys, and wait until workers have taken and finished every ready key.
+
+        Getters receive `ShutDown` when nothing is ready any more. The wait is bounded only by the workers: put it
+        under a time limit, or call `shutdown` to end it. Cancellation ends the wait and leaves the queue draining.
+        """
+        self._closed = True
+        self._delays.close()
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.ready_at == _READY}
+        if self._ready == 0:
+            self._getters.wake_all()
+        while not self._stopped and (self._ready or self._locked):
+            await self._idle.wait()
+
+    def _unfinished(self) -> tuple[float, float]:
+        if not self._locked:
+            return 0.0, 0.0
+        now = self._time()
+        held = [now - started for started in self._locked.values()]
+        return sum(held), max(held)
