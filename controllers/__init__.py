@@ -1,1 +1,51 @@
-"""Controllers that come with pyreconcile, one folder each."""
+"""Controllers that come with pyreconcile, one folder each.
+
+Every folder is a module with two names: ``MODELS``, the custom resources it serves, and ``setup(manager)``, which
+registers its controllers and webhooks. `load` imports one by its name in `BUNDLED`; nothing else is imported before.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from pyreconcile.api import CustomResource
+    from pyreconcile.manager import Manager
+
+__all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "load"]
+
+BUNDLED = {
+    "leaderworkerset": "pyreconcile_controllers.leaderworkerset",
+    "modelcache": "pyreconcile_controllers.modelcache",
+}
+"""Names that ``pyreconcile run --controllers`` takes, and the module of each."""
+
+
+class Bundle(Protocol):
+    """What a bundled controller's module offers."""
+
+    MODELS: tuple[type[CustomResource[Any, Any]], ...]
+
+    @staticmethod
+    def setup(manager: Manager) -> None:
+        """Register the controllers, and the webhooks if the manager serves them."""
+
+
+class UnknownControllerError(ValueError):
+    """A name is not in `BUNDLED`."""
+
+
+def load(names: Iterable[str]) -> dict[str, Bundle]:
+    """Import the named controllers, in the given order, each once.
+
+    Raises:
+        UnknownControllerError: a name is unknown; the message lists those that exist.
+    """
+    bundles: dict[str, Bundle] = {}
+    for name in names:
+        if name not in BUNDLED:
+            raise UnknownControllerError(f"unknown controller {name!r}: choose from {', '.join(sorted(BUNDLED))}")
+        bundles[name] = cast(Bundle, importlib.import_module(BUNDLED[name]))
+    return bundles
