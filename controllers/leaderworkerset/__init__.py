@@ -1,0 +1,1 @@
+"""LeaderWorkerSet: groups of pods, each a leader with its workers, that start, fail and are updated as one."""
