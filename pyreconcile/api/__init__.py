@@ -4,7 +4,7 @@ Models are pydantic classes. On the wire names are camelCase, in Python snake_ca
 written, one set to None is written as null, and fields that a model does not know are kept.
 """
 
-from pyreconcile.api._meta import Condition, MicroTime, ObjectMeta, OwnerReference, Spec, Status, Time
+from pyreconcile.api._meta import Condition, ObjectMeta, OwnerReference, Spec, Status
 from pyreconcile.api._model import Model, RawObject, copy_json
 from pyreconcile.api._object import (
     Column,
@@ -17,18 +17,26 @@ from pyreconcile.api._object import (
 )
 from pyreconcile.api._registry import find_model, register, register_lazy
 from pyreconcile.api._resource import GroupVersionKind, Resource, object_key, split_api_version, split_key
+from pyreconcile.api._types import Base64, Entries, Int32, Int64, IntOrString, Items, MicroTime, Quantity, Time
 
 __all__ = [
+    "Base64",
     "Column",
     "Condition",
     "CustomResource",
     "CustomResourceOptions",
+    "Entries",
     "GroupVersionKind",
+    "Int32",
+    "Int64",
+    "IntOrString",
+    "Items",
     "KubeObject",
     "MicroTime",
     "Model",
     "ObjectMeta",
     "OwnerReference",
+    "Quantity",
     "RawObject",
     "Resource",
     "ScaleSubresource",

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import Field
 
 from pyreconcile.api._model import Model
-
-
-def _write_time(value: datetime) -> str:
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _write_micro_time(value: datetime) -> str:
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-Time = Annotated[datetime, PlainSerializer(_write_time, return_type=str)]
-"""A timestamp in UTC with whole seconds, as ``metav1.Time`` writes it."""
-
-MicroTime = Annotated[datetime, PlainSerializer(_write_micro_time, return_type=str)]
-"""A timestamp in UTC with six digits after the second, as ``metav1.MicroTime`` writes it."""
-
-
-def _null_is_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
-def _null_is_empty_list(value: Any) -> Any:
-    return [] if value is None else value
-
-
-_StringMap = Annotated[dict[str, str], BeforeValidator(_null_is_empty)]
+from pyreconcile.api._types import Entries, Items, Time
 
 
 class OwnerReference(Model):
@@ -63,12 +37,10 @@ class ObjectMeta(Model):
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: _StringMap = Field(default_factory=dict)
-    annotations: _StringMap = Field(default_factory=dict)
-    finalizers: Annotated[list[str], BeforeValidator(_null_is_empty_list)] = Field(default_factory=list)
-    owner_references: Annotated[list[OwnerReference], BeforeValidator(_null_is_empty_list)] = Field(
-        default_factory=list
-    )
+    labels: Entries[str] = Field(default_factory=dict)
+    annotations: Entries[str] = Field(default_factory=dict)
+    finalizers: Items[str] = Field(default_factory=list)
+    owner_references: Items[OwnerReference] = Field(default_factory=list)
     managed_fields: list[dict[str, Any]] | None = None
     self_link: str | None = None
 
@@ -92,4 +64,4 @@ class Status(Model):
     """Base for the ``status`` of a custom resource: what the controller last saw."""
 
     observed_generation: int | None = None
-    conditions: list[Condition] = Field(default_factory=list)
+    conditions: Items[Condition] = Field(default_factory=list)

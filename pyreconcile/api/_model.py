@@ -18,6 +18,11 @@ def copy_json(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value))
 
 
+def to_wire_name(name: str) -> str:
+    """Return the wire name of a Python field: camelCase, without the underscore that avoids a clash (``from_``)."""
+    return to_camel(name.rstrip("_"))
+
+
 class Model(BaseModel):
     """A part of an API object.
 
@@ -28,7 +33,7 @@ class Model(BaseModel):
 
     model_config = ConfigDict(
         extra="allow",
-        alias_generator=to_camel,
+        alias_generator=to_wire_name,
         populate_by_name=True,
         defer_build=True,
         protected_namespaces=(),

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pyreconcile.api import _registry
 from pyreconcile.api._meta import ObjectMeta
-from pyreconcile.api._model import Model
+from pyreconcile.api._model import Model, RawObject
 from pyreconcile.api._resource import Resource, object_key, split_api_version
 
 SpecT = TypeVar("SpecT", bound=Model)
@@ -26,16 +26,29 @@ class KubeObject(Model):
     kind: str = ""
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_type(cls, data: Any) -> Any:
-        # Items of a list arrive without apiVersion and kind (rule RF-10); a new object need not repeat them.
-        resource = getattr(cls, "resource", None)
-        if resource is not None and isinstance(data, dict):
-            known = "apiVersion" in data or "api_version" in data
-            if not (known and "kind" in data):
-                data = {"apiVersion": resource.api_version, "kind": resource.kind, **data}
-        return data
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        resource = cls.__dict__.get("resource")
+        if resource is not None:
+            cls._name_kind(resource)
+
+    @classmethod
+    def _name_kind(cls, resource: Resource) -> None:
+        # Items of a list arrive without apiVersion and kind (rule RF-10), and a new object need not repeat them.
+        # The schema is built on first use, so these defaults are in time.
+        cls.model_fields["api_version"].default = resource.api_version
+        cls.model_fields["kind"].default = resource.kind
+
+    def to_dict(self) -> RawObject:
+        """Return the wire form as parsed JSON: apiVersion, kind, and the fields that were set."""
+        self.__pydantic_fields_set__.update(("api_version", "kind"))
+        return super().to_dict()
+
+    def to_json(self) -> bytes:
+        """Return the wire form as JSON text."""
+        self.__pydantic_fields_set__.update(("api_version", "kind"))
+        return super().to_json()
 
     @property
     def key(self) -> str:
@@ -152,6 +165,7 @@ class CustomResource(KubeObject, Generic[SpecT, StatusT]):
             raise TypeError(f"{kind}: scope is 'Namespaced' or 'Cluster', not {scope!r}")
         lower = kind.lower()
         cls.resource = Resource(group, version, kind, plural or f"{lower}s", scope == "Namespaced")
+        cls._name_kind(cls.resource)
         cls.options = CustomResourceOptions(
             singular=singular or lower,
             list_kind=f"{kind}List",

@@ -8,11 +8,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from pyreconcile.api.builtin._kinds import KINDS
+
 if TYPE_CHECKING:
     from pyreconcile.api._object import KubeObject
 
 _models: dict[tuple[str, str], type[KubeObject]] = {}
-_lazy: dict[tuple[str, str], str] = {}
+_lazy: dict[tuple[str, str], str] = {
+    (api_version, kind): f"pyreconcile.api.builtin.{module}"
+    for api_version, kinds in KINDS.items()
+    for kind, module in kinds.items()
+}
 
 
 def register(model: type[KubeObject]) -> None:
