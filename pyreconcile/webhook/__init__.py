@@ -6,7 +6,8 @@ what `webhook_configurations` builds. Conversion webhooks are not served.
 
 from pyreconcile.webhook._errors import Denied, FieldError, FieldErrors
 from pyreconcile.webhook._handlers import Defaulter, Handler, Mutator, RawValidator, Validator
-from pyreconcile.webhook._request import AdmissionRequest
+from pyreconcile.webhook._install import AdmissionWebhook, install, webhook_configurations
+from pyreconcile.webhook._request import AdmissionRequest, admission_review, apply_patch
 from pyreconcile.webhook._server import (
     ServiceReference,
     WebhookOptions,
@@ -17,6 +18,7 @@ from pyreconcile.webhook._server import (
 
 __all__ = [
     "AdmissionRequest",
+    "AdmissionWebhook",
     "Defaulter",
     "Denied",
     "FieldError",
@@ -28,6 +30,10 @@ __all__ = [
     "Validator",
     "WebhookOptions",
     "WebhookServer",
+    "admission_review",
+    "apply_patch",
+    "install",
     "mutating_path",
     "validating_path",
+    "webhook_configurations",
 ]

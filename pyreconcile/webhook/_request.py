@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from typing import Any
+import uuid
+from base64 import b64decode, b64encode
+from typing import Any, Literal
 
 import orjson
 
-from pyreconcile.api import GroupVersionKind, RawObject, object_key
+from pyreconcile.api import GroupVersionKind, KubeObject, RawObject, copy_json, object_key, split_api_version
 from pyreconcile.webhook._errors import Denied
 from pyreconcile.webhook._jsonpatch import json_patch
 
@@ -86,6 +87,67 @@ class AdmissionRequest:
     def groups(self) -> tuple[str, ...]:
         """Groups of the user who asks."""
         return tuple((self.raw.get("userInfo") or {}).get("groups") or ())
+
+
+def admission_review(
+    obj: KubeObject | RawObject,
+    *,
+    operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"] = "CREATE",
+    old: KubeObject | RawObject | None = None,
+    sub_resource: str = "",
+    dry_run: bool = False,
+    user: str = "kubernetes-admin",
+) -> RawObject:
+    """Build the review that the API server would send, for tests with `WebhookServer.call`.
+
+    On DELETE, ``obj`` is the object to be deleted; the review carries it as the old one, as the API server does.
+    """
+    new_raw = obj.to_dict() if isinstance(obj, KubeObject) else obj
+    old_raw = old.to_dict() if isinstance(old, KubeObject) else old
+    group, version = split_api_version(new_raw["apiVersion"])
+    metadata = new_raw.get("metadata") or {}
+    request: RawObject = {
+        "uid": str(uuid.uuid4()),
+        "operation": operation,
+        "kind": {"group": group, "version": version, "kind": new_raw["kind"]},
+        "name": metadata.get("name", ""),
+        "namespace": metadata.get("namespace", ""),
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "object": None if operation == "DELETE" else new_raw,
+        "oldObject": new_raw if operation == "DELETE" else old_raw,
+        "dryRun": dry_run,
+    }
+    if sub_resource:
+        request["subResource"] = sub_resource
+    return {"apiVersion": REVIEW_VERSIONS[0], "kind": "AdmissionReview", "request": request}
+
+
+def apply_patch(review: RawObject, obj: RawObject) -> RawObject:
+    """Return what the API server makes of an object once it has applied an answer's patch; ``obj`` stays as it is.
+
+    Only the operations that this package sends (add, remove, replace) are known.
+
+    Raises:
+        Denied: the answer refuses the request.
+    """
+    response = review["response"]
+    if not response["allowed"]:
+        status = response["status"]
+        raise Denied(status.get("message", ""), code=status["code"], reason=status.get("reason", ""))
+    result: RawObject = copy_json(obj)
+    for operation in orjson.loads(b64decode(response.get("patch", "W10="))):
+        parts = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        target: Any = result
+        for part in parts[:-1]:
+            target = target[int(part) if isinstance(target, list) else part]
+        place = int(parts[-1]) if isinstance(target, list) else parts[-1]
+        if operation["op"] == "remove":
+            del target[place]
+        elif operation["op"] == "add" and isinstance(target, list):
+            target.insert(place, operation["value"])
+        else:
+            target[place] = operation["value"]
+    return result
 
 
 def parse_review(review: Any) -> AdmissionRequest:

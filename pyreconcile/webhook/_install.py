@@ -1,0 +1,159 @@
+"""Registration: the webhook configurations that make the API server call us."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyreconcile.api import KubeObject, RawObject, unstructured
+from pyreconcile.webhook._server import ServiceReference, WebhookServer, mutating_path, validating_path
+
+if TYPE_CHECKING:
+    from pyreconcile.client import Client
+
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"]
+
+_API_VERSION = "admissionregistration.k8s.io/v1"
+_MUTATING = unstructured(_API_VERSION, "MutatingWebhookConfiguration", namespaced=False)
+_VALIDATING = unstructured(_API_VERSION, "ValidatingWebhookConfiguration", namespaced=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionWebhook:
+    """When the API server is to ask one webhook.
+
+    Args:
+        name: fully qualified name; users read it in refusals.
+        stage: ``mutating`` or ``validating``.
+        kind: the kind whose resource the rule names.
+        operations: what is asked about.
+        path: path at the server; by default the kind's own (rule WH-2).
+        object_selector, namespace_selector: label selectors in wire form; default everything.
+        failure_policy: ``Fail`` refuses the request when the webhook cannot be reached, ``Ignore`` admits it.
+        sub_resource: name of a sub-resource to be asked about instead of the object itself.
+        timeout: seconds that the API server waits, 1 to 30.
+        match_conditions: CEL conditions in wire form, for all of which the webhook is asked.
+    """
+
+    name: str
+    stage: Literal["mutating", "validating"]
+    kind: type[KubeObject]
+    operations: Sequence[Operation] = ("CREATE", "UPDATE")
+    path: str | None = None
+    object_selector: Mapping[str, Any] | None = None
+    namespace_selector: Mapping[str, Any] | None = None
+    failure_policy: Literal["Fail", "Ignore"] = "Fail"
+    sub_resource: str = ""
+    timeout: int = 10
+    match_conditions: Sequence[Mapping[str, str]] = ()
+
+    def __post_init__(self) -> None:
+        if self.name.count(".") < 2:
+            raise ValueError(f"webhook name {self.name!r} needs three segments at least, as in 'vwidget.labs.example'")
+        if not 1 <= self.timeout <= 30:
+            raise ValueError(f"timeout of webhook {self.name!r} must be 1 to 30 s, not {self.timeout}")
+
+    @property
+    def served_path(self) -> str:
+        """The path at the server."""
+        return self.path or (mutating_path(self.kind) if self.stage == "mutating" else validating_path(self.kind))
+
+
+def webhook_configurations(
+    server: WebhookServer,
+    webhooks: Iterable[AdmissionWebhook],
+    *,
+    mutating_name: str,
+    validating_name: str,
+    base_url: str | None = None,
+) -> list[RawObject]:
+    """Build the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration for webhooks of a server.
+
+    A configuration without webhooks is left out. The API server is told to dial, in this order: ``base_url``
+    (``https://host:port``), the Service of the server's options, or ``https://127.0.0.1:port`` of the running server,
+    which suits a manager on the API server's own machine.
+
+    Raises:
+        ValueError: a webhook's path is not registered at the server, or ``base_url`` is not https.
+        RuntimeError: neither ``base_url`` nor a Service is given and the server does not listen yet.
+    """
+    if base_url is not None and not base_url.startswith("https://"):
+        raise ValueError(f"base_url {base_url!r} must start with https://: the API server speaks TLS only")
+    if base_url is None and server.options.service is None:
+        base_url = f"https://127.0.0.1:{server.port}"
+    by_stage: dict[str, list[RawObject]] = {"mutating": [], "validating": []}
+    for webhook in webhooks:
+        path = webhook.served_path
+        if path not in server.paths:
+            raise ValueError(f"webhook {webhook.name!r} names path {path}, which is not registered at the server")
+        where = _client_config(path, base_url, server.options.service, server.ca_bundle)
+        by_stage[webhook.stage].append(_entry(webhook, where))
+    names = {"mutating": (_MUTATING, mutating_name), "validating": (_VALIDATING, validating_name)}
+    return [
+        {
+            "apiVersion": _API_VERSION,
+            "kind": names[stage][0].resource.kind,
+            "metadata": {"name": names[stage][1]},
+            "webhooks": entries,
+        }
+        for stage, entries in by_stage.items()
+        if entries
+    ]
+
+
+async def install(client: Client, configurations: Iterable[RawObject]) -> None:
+    """Apply webhook configurations (server-side apply, forced); one that is in place already is not written.
+
+    Raises:
+        pyreconcile.client.ApiError: the API server refuses one.
+    """
+    for raw in configurations:
+        kind = _MUTATING if raw["kind"] == _MUTATING.resource.kind else _VALIDATING
+        await client.apply(kind.from_dict(raw))
+
+
+def _entry(webhook: AdmissionWebhook, client_config: RawObject) -> RawObject:
+    resource = webhook.kind.resource
+    plural = f"{resource.plural}/{webhook.sub_resource}" if webhook.sub_resource else resource.plural
+    entry: RawObject = {
+        "name": webhook.name,
+        "clientConfig": client_config,
+        "rules": [
+            {
+                "apiGroups": [resource.group],
+                "apiVersions": [resource.version],
+                "resources": [plural],
+                "operations": list(webhook.operations),
+                "scope": "Namespaced" if resource.namespaced else "Cluster",
+            }
+        ],
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": webhook.failure_policy,
+        "sideEffects": "None",
+        "timeoutSeconds": webhook.timeout,
+    }
+    if webhook.object_selector is not None:
+        entry["objectSelector"] = dict(webhook.object_selector)
+    if webhook.namespace_selector is not None:
+        entry["namespaceSelector"] = dict(webhook.namespace_selector)
+    if webhook.match_conditions:
+        entry["matchConditions"] = [dict(condition) for condition in webhook.match_conditions]
+    return entry
+
+
+def _client_config(path: str, base_url: str | None, service: ServiceReference | None, ca_bundle: bytes) -> RawObject:
+    config: RawObject = {}
+    if base_url is not None:
+        config["url"] = base_url.rstrip("/") + path
+    elif service is not None:
+        config["service"] = {
+            "namespace": service.namespace,
+            "name": service.name,
+            "port": service.port,
+            "path": path,
+        }
+    if ca_bundle:
+        config["caBundle"] = b64encode(ca_bundle).decode("ascii")
+    return config
