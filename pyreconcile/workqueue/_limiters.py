@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from pyreconcile.workqueue._types import RateLimiter, current_time
 
 _MAX_EXPONENT = 1000  # 2.0 ** 1024 overflows a double; every sane cap is reached long before
+_ROUNDING = 1e-6  # a timer may fire a hair before its time; that still ends the window
 
 
 class ItemExponentialRateLimiter:
@@ -66,7 +67,7 @@ class WindowedExponentialRateLimiter(ItemExponentialRateLimiter):
         """Return the rest of the current window, or count a failure and open the next one; in seconds."""
         now = self._time()
         end = self._window_ends.get(key)
-        if end is not None and now < end:
+        if end is not None and now < end - _ROUNDING:
             return end - now
         delay = super().when(key)
         self._window_ends[key] = now + delay

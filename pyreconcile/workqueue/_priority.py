@@ -297,5 +297,5 @@ class PriorityQueue(Generic[K]):
         if not self._locked:
             return 0.0, 0.0
         now = self._time()
-        held = [now - started for started in self._locked.values()]
+        held = [now - started for started in list(self._locked.values())]  # scraped from any thread
         return sum(held), max(held)

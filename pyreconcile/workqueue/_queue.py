@@ -216,5 +216,5 @@ class Queue(Generic[K]):
         if not self._processing:
             return 0.0, 0.0
         now = self._time()
-        held = [now - started for started in self._processing.values()]
+        held = [now - started for started in list(self._processing.values())]  # scraped from any thread
         return sum(held), max(held)

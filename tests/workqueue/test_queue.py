@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from pyreconcile.workqueue import ItemExponentialRateLimiter, Queue, ShutDown
+
+
+@pytest.fixture
+def queue(clock, metrics):
+    return Queue(clock=clock, metrics=metrics, rate_limiter=ItemExponentialRateLimiter(1, 100), name="q")
+
+
+def test_wq_2_same_key_added_many_times_runs_once(queue, metrics):
+    for _ in range(5):
+        queue.add("a")
+    assert len(queue) == 1
+    assert queue.take() == ("a", 0)
+    assert queue.take() is None
+    queue.done("a")
+    assert queue.take() is None
+    assert metrics.adds == 1
+
+
+def test_wq_3_add_while_processing_runs_exactly_once_more_after_done(queue, metrics):
+    queue.add("a")
+    queue.take()
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0
+    assert queue.take() is None
+    queue.done("a")
+    assert len(queue) == 1
+    assert queue.take() == ("a", 0)
+    queue.done("a")
+    assert queue.take() is None
+    assert metrics.adds == 2
+
+
+def test_wq_4_done_puts_a_dirty_key_at_the_tail(queue):
+    queue.add("a")
+    queue.add("b")
+    queue.take()
+    queue.add("a")
+    queue.add("c")
+    queue.done("a")
+    assert [queue.take()[0] for _ in range(3)] == ["b", "c", "a"]
+
+
+async def test_wq_4_two_workers_never_hold_one_key():
+    queue: Queue[str] = Queue()
+    held: set[str] = set()
+    runs = 0
+    enough = anyio.Event()
+
+    async def worker() -> None:
+        nonlocal runs
+        while True:
+            try:
+                key = await queue.get()
+            except ShutDown:
+                return
+            assert key not in held
+            held.add(key)
+            await asyncio.sleep(0)
+            if runs < 594:
+                queue.add(key)
+                await asyncio.sleep(0)
+            runs += 1
+            if runs == 600:
+                enough.set()
+            held.discard(key)
+            queue.done(key)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(worker)
+        for key in "abcdef":
+            queue.add(key)
+        with anyio.fail_after(5):
+            await enough.wait()
+        queue.shutdown()
+
+
+def test_wq_6_len_counts_listed_keys_only(queue):
+    queue.add("a")
+    queue.add("b")
+    queue.add_after("c", 5)
+    queue.take()
+    assert len(queue) == 1
+
+
+async def test_wq_5_shutdown_hands_out_what_is_listed_then_ends(queue):
+    queue.add("a")
+    queue.shutdown()
+    queue.add("b")
+    queue.add_after("c", 0)
+    queue.add_rate_limited("d")
+    queue.add_with("e")
+    assert await queue.get() == "a"
+    with pytest.raises(ShutDown):
+        await queue.get()
+
+
+async def test_wq_5_drain_waits_for_done_and_plain_shutdown_ends_the_wait(queue):
+    for ending in ("done", "shutdown"):
+        queue = Queue()
+        queue.add("a")
+        await queue.get()
+        async with anyio.create_task_group() as tasks:
+            drained = anyio.Event()
+
+            async def drain(queue=queue, drained=drained) -> None:
+                await queue.shutdown_with_drain()
+                drained.set()
+
+            tasks.start_soon(drain)
+            await anyio.wait_all_tasks_blocked()
+            assert not drained.is_set()
+            queue.done("a") if ending == "done" else queue.shutdown()
+            with anyio.fail_after(1):
+                await drained.wait()
+
+
+async def test_wq_5_drain_with_a_key_dirty_and_processing_completes():
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    queue.add("a")
+    seen: list[str] = []
+
+    async def worker() -> None:
+        queue.done("a")
+        try:
+            while True:
+                key = await queue.get()
+                seen.append(key)
+                queue.done(key)
+        except ShutDown:
+            return
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queue.shutdown_with_drain)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(worker)
+    assert seen == ["a"]
+
+
+def test_wq_1_keys_taken_are_not_kept_in_memory(clock):
+    import gc
+    import weakref
+
+    class Key:
+        pass
+
+    queue: Queue[Key] = Queue(clock=clock)
+    key = Key()
+    gone = weakref.ref(key)
+    queue.add(key)
+    queue.done(queue.take()[0])
+    del key
+    gc.collect()
+    assert gone() is None
+
+
+def test_wq_8_delayed_add_counts_a_retry_even_without_delay(queue, metrics, clock):
+    queue.add_after("a", 0)
+    queue.add_after("b", -1)
+    assert len(queue) == 2
+    queue.add_after("c", 2)
+    assert (metrics.retries, metrics.adds) == (3, 2)
+    clock.advance(2)
+    assert [queue.take()[0] for _ in range(3)] == ["a", "b", "c"]
+    assert metrics.adds == 3
+
+
+def test_wq_9_earlier_of_two_delays_holds_and_fires_once(queue, clock, metrics):
+    queue.add_after("a", 5)
+    queue.add_after("a", 1)
+    queue.add_after("a", 3)
+    clock.advance(0.9)
+    assert queue.take() is None
+    clock.advance(0.1)
+    assert queue.take() == ("a", 0)
+    queue.done("a")
+    clock.advance(60)
+    assert queue.take() is None
+    assert metrics.adds == 1
+
+
+def test_wq_9_many_delays_come_out_in_time_order(queue, clock):
+    for n in (7, 3, 9, 1, 5, 2, 8, 4, 6):
+        queue.add_after(n, float(n))
+    clock.advance(20)
+    assert [queue.take()[0] for _ in range(9)] == list(range(1, 10))
+
+
+def test_wq_10_plain_add_does_not_cancel_a_delayed_one(queue, clock):
+    queue.add_after("a", 1)
+    queue.add("a")
+    queue.done(queue.take()[0])
+    assert queue.take() is None
+    clock.advance(1)
+    assert queue.take() == ("a", 0)
+
+
+def test_wq_11_one_timer_serves_all_delays_and_looks_again_within_10_s(queue, clock):
+    for n in range(1000):
+        queue.add_after(n, 1000.0 - n % 500)
+    assert clock.armed == 1
+    clock.now += 2000  # the clock jumped; no timer of the far future may be needed to notice
+    clock.advance(10)
+    assert len(queue) == 1000
+
+
+def test_wq_12_rate_limited_adds_back_off_and_forget_is_not_done(queue, clock, metrics):
+    queue.add("a")
+    queue.take()
+    queue.add_rate_limited("a")
+    assert queue.num_requeues("a") == 1
+    queue.forget("a")
+    assert queue.num_requeues("a") == 0
+    clock.advance(1)
+    assert queue.take() is None  # WQ-17: still in work
+    queue.done("a")
+    assert queue.take() == ("a", 0)
+
+
+def test_wq_15_each_key_of_one_call_has_its_own_delay(queue, clock):
+    queue.add_rate_limited("b")
+    clock.advance(1)
+    queue.done(queue.take()[0])
+    queue.add_with("a", "b", rate_limited=True)
+    queue.add_with("c", after=0.5, rate_limited=True)
+    queue.add_with("d")
+    assert queue.take() == ("d", 0)
+    clock.advance(0.5)
+    assert queue.take() == ("c", 0)
+    clock.advance(0.5)
+    assert queue.take() == ("a", 0)
+    assert queue.take() is None
+    clock.advance(1)
+    assert queue.take() == ("b", 0)
+
+
+def test_wq_7_metrics_of_depth_wait_and_work(queue, clock, metrics):
+    queue.add("a")
+    queue.add("b")
+    assert metrics.depths[0] == 2
+    clock.advance(2)
+    queue.take()
+    clock.advance(3)
+    queue.take()
+    clock.advance(1)
+    assert metrics.depths[0] == 0
+    assert metrics.waits == [2, 5]
+    assert metrics.unfinished() == (5, 4)
+    queue.done("a")
+    queue.done("a")
+    queue.done("b")
+    assert metrics.works == [4, 1]
+    assert metrics.unfinished() == (0, 0)
+
+
+def test_a_queue_outside_of_a_loop_says_what_to_do():
+    with pytest.raises(RuntimeError, match="inside a running event loop, or pass clock="):
+        Queue()
+
+
+def test_repr_names_the_queue(queue):
+    queue.add("a")
+    assert repr(queue) == "<Queue 'q' listed=1 waiting=0 processing=0>"
