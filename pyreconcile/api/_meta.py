@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pyreconcile.api._model import Model
-from pyreconcile.api._types import Entries, Items, Time
+from pyreconcile.api._types import Entries, Int64, Items, Time
 
 
 class OwnerReference(Model):
@@ -63,5 +63,8 @@ class Spec(Model):
 class Status(Model):
     """Base for the ``status`` of a custom resource: what the controller last saw."""
 
-    observed_generation: int | None = None
-    conditions: Items[Condition] = Field(default_factory=list)
+    observed_generation: Int64 | None = None
+    conditions: Items[Condition] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
