@@ -1,0 +1,376 @@
+"""A real control plane for tests: etcd and kube-apiserver, and on request the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+
+from ._components import (
+    HOST,
+    Layout,
+    Ports,
+    Tuning,
+    command_lines,
+    kubeconfig_text,
+    parse_duration,
+    write_files,
+    write_private,
+)
+from ._errors import ControlPlaneError
+from ._http import PlaneHttp
+from ._pki import Authority
+from ._processes import Processes
+from ._programs import KUBECTL, Program, find_programs
+from ._progress import Progress, progress
+from ._readiness import Readiness
+from ._state import ComponentStatus, health_url, write_state
+
+__all__ = ["ControlPlane"]
+
+ATTEMPTS = 5  # TE-2
+POLL_SECONDS = 0.1  # TE-2
+_START_TIMEOUT = 60.0  # TE-1 has 20 s, too short for a busy two-core machine
+_STOP_TIMEOUT = 20.0  # TE-1
+_LOG_LINES = 15
+_PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
+
+
+def _from_env(name: str, default: float) -> float:
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r} is not a duration; write it like 90s or 1m30s") from None
+
+
+def _switch(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("1", "t", "true")
+
+
+class ControlPlane:
+    """A control plane on the loopback interface, as an async context manager.
+
+    Several can run side by side. Nothing stays behind when the owner ends, not even when it is killed: a supervisor
+    process notices and ends all components. Methods may be called from any event loop.
+
+    With ``kubeconfig``, or with USE_EXISTING_CLUSTER=true in the environment (TE-1; then $KUBECONFIG or
+    ~/.kube/config), nothing is started and the existing cluster is used.
+
+    Args:
+        nodes: Number of simulated nodes (kwok); 0 for none.
+        controller_manager: Run kube-controller-manager: Deployments, Jobs, garbage collection, namespaces end.
+        scheduler: Run kube-scheduler.
+        feature_gates: Gates of the API server, controller-manager and scheduler alike.
+        runtime_config: API groups, versions or kinds to serve or not, as in ``--runtime-config``.
+        extra_args: More flags for each component by name; they win over ours.
+        extra_stages: More files of kwok Stage documents.
+        programs: A folder with the programs, or the multi-call program; else see ``find_programs``.
+        directory: Where to keep files; kept afterwards. A temporary directory, removed at the end, when None.
+        kubeconfig: Use the cluster of this kubeconfig instead.
+        start_timeout: Seconds to become ready; $KUBEBUILDER_CONTROLPLANE_START_TIMEOUT or 60.
+        stop_timeout: Seconds between SIGTERM and SIGKILL; $KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT or 20.
+        attach_output: Component output joins our standard error; $KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT.
+        report: Where slow work (the first build) is shown; standard error by default.
+
+    Raises:
+        ProgramNotFoundError: A program is nowhere to be found, built or fetched (on entering).
+        ControlPlaneError: It did not become ready; the message has the last log lines, and the logs are kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 0,
+        controller_manager: bool = False,
+        scheduler: bool = False,
+        feature_gates: Mapping[str, bool] | None = None,
+        runtime_config: Mapping[str, bool] | None = None,
+        extra_args: Mapping[str, Sequence[str]] | None = None,
+        extra_stages: Sequence[Path] = (),
+        programs: Path | None = None,
+        directory: Path | None = None,
+        kubeconfig: Path | None = None,
+        start_timeout: float | None = None,
+        stop_timeout: float | None = None,
+        attach_output: bool | None = None,
+        report: Progress | None = None,
+    ) -> None:
+        if nodes < 0:
+            raise ValueError(f"nodes={nodes}: must be 0 or more")
+        self._nodes = nodes
+        self._wanted = ["etcd", "kube-apiserver"]
+        self._wanted += ["kube-controller-manager"] if controller_manager else []
+        self._wanted += ["kube-scheduler"] if scheduler else []
+        self._wanted += ["kwok"] if nodes else []
+        self._tuning = Tuning(
+            feature_gates=feature_gates or {},
+            runtime_config=runtime_config or {},
+            extra_args=extra_args or {},
+            extra_stages=extra_stages,
+        )
+        self._program_path = programs
+        self._directory = directory
+        self._existing = kubeconfig
+        if kubeconfig is None and _switch("USE_EXISTING_CLUSTER"):
+            self._existing = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+        self._start_timeout = start_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT)
+        self._stop_timeout = stop_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT)
+        self._attach = _switch("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output
+        self._report = report
+        self._layout: Layout | None = None
+        self._authority: Authority | None = None
+        self._ports: Ports | None = None
+        self._processes: Processes | None = None
+        self._programs: dict[str, Program] = {}
+        self._lines: dict[str, list[str]] = {}
+
+    @property
+    def existing(self) -> bool:
+        """Whether this is a cluster that was there before and is left alone."""
+        return self._existing is not None
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig file."""
+        return self._existing or self._started_layout().kubeconfig
+
+    @property
+    def directory(self) -> Path:
+        """Where the plane keeps its files; logs are under ``logs/``."""
+        return self._started_layout().root
+
+    @property
+    def url(self) -> str:
+        """The API server's URL."""
+        if self._ports is None:
+            raise ControlPlaneError("the URL is known only for a control plane that was started here")
+        return f"https://{HOST}:{self._ports['kube-apiserver']}"
+
+    @property
+    def kubectl(self) -> list[str]:
+        """The start of a kubectl command line for this plane."""
+        program = self._programs.get(KUBECTL)
+        start = program.argv(KUBECTL) if program else [KUBECTL]
+        return [*start, f"--kubeconfig={self.kubeconfig}"]
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The names of the components that were started; none for an existing cluster."""
+        return tuple(self._lines)
+
+    def pid(self, component: str) -> int:
+        """The process id of a component."""
+        pid = self._started(component).pid(component)
+        assert pid is not None
+        return pid
+
+    def _started_layout(self) -> Layout:
+        if self._layout is None:
+            raise ControlPlaneError("the control plane is not running: use `async with ControlPlane() as plane`")
+        return self._layout
+
+    def _started(self, component: str) -> Processes:
+        if self._processes is None or component not in self._lines:
+            running = ", ".join(self._lines) or "none"
+            raise ControlPlaneError(f"{component} was not started by this control plane; components: {running}")
+        return self._processes
+
+    async def __aenter__(self) -> ControlPlane:
+        if not self.existing:
+            await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _find_programs(self) -> None:
+        with progress() if self._report is None else contextlib.nullcontext(self._report) as report:
+            names = [*self._wanted, KUBECTL]
+            self._programs = await find_programs(names, programs=self._program_path, progress=report)
+
+    async def _start(self) -> None:
+        await self._find_programs()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._start_once()
+            except BaseException as error:
+                again = self._lost_a_port() and isinstance(error, ControlPlaneError) and attempt < ATTEMPTS
+                with contextlib.suppress(ControlPlaneError):
+                    if self._processes is not None and isinstance(error, ControlPlaneError) and not again:
+                        self._processes.keep_scratch()
+                await self.stop()
+                if not again:
+                    raise
+            else:
+                return
+
+    async def _start_once(self) -> None:
+        root = self._directory or Path(tempfile.mkdtemp(prefix="pyreconcile-plane-"))
+        self._layout = layout = Layout.at(root)
+        root = layout.root
+        root.mkdir(parents=True, exist_ok=True)
+        scratch = None if self._directory else root
+        self._processes = Processes(root, stop_timeout=self._stop_timeout, scratch=scratch)
+        await self._processes.wait_ready()
+        for leftover in ("etcd", "logs", "pki", "users"):
+            shutil.rmtree(root / leftover, ignore_errors=True)
+        self._ports = Ports()
+        self._authority = Authority()
+        write_files(layout, self._authority, self.url)
+        self._lines = {
+            name: line
+            for name, line in command_lines(layout, self._ports, self._tuning).items()
+            if name in self._wanted
+        }
+        self._link_kubectl()
+        with anyio.move_on_after(self._start_timeout) as scope:
+            for name in self._lines:
+                if name != "kwok":  # kwok ends when there is no API server yet
+                    await self._launch(name)
+            async with self._http() as http:
+                await self._until_ready(http)
+        if scope.cancelled_caught:
+            raise ControlPlaneError(
+                f"the control plane was not ready within {self._start_timeout:g} s; logs are in {root / 'logs'}\n"
+                + "\n".join(self._log_tail(name) for name in self._lines)
+            )
+
+    def _link_kubectl(self) -> None:
+        link = self.directory / "bin" / KUBECTL
+        link.parent.mkdir(exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(self._programs[KUBECTL].path.absolute())
+
+    def _http(self) -> PlaneHttp:
+        layout = self._started_layout()
+        return PlaneHttp(layout.pki("ca.crt"), layout.pki("admin.pem"))
+
+    async def _launch(self, name: str) -> None:
+        argv = [*self._programs[name].argv(name), *self._lines[name]]
+        await self._started(name).start(name, argv, None if self._attach else self._started_layout().log(name))
+
+    async def _until_ready(self, http: PlaneHttp) -> None:
+        readiness = Readiness(http, self.url)
+        await self._poll(readiness.serving)
+        if "kwok" in self._lines:
+            await self._poll(lambda: readiness.create_nodes(self._nodes))
+            await self._launch("kwok")
+        for name in self._lines:
+            await self._poll(self._health_check(http, name))
+        if "kwok" in self._lines:
+            untainted = "kube-controller-manager" in self._lines
+            await self._poll(lambda: readiness.nodes_usable(self._nodes, untainted=untainted))
+
+    def _health_check(self, http: PlaneHttp, name: str) -> Callable[[], Awaitable[bool]]:
+        async def check() -> bool:
+            if name == "kwok":
+                return self._started(name).exit_code(name) is None
+            assert self._ports is not None
+            return await http.ok(health_url(name, self._ports[name]))
+
+        return check
+
+    async def _poll(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for a condition. Raises ControlPlaneError as soon as a component has ended."""
+        while True:
+            for name in self._lines:
+                code = self._started(name).exit_code(name)
+                if code is not None:
+                    raise ControlPlaneError(
+                        f"{name} ended with code {code} while starting; logs are in {self.directory / 'logs'}\n"
+                        + self._log_tail(name)
+                    )
+            if await condition():
+                return
+            await anyio.sleep(POLL_SECONDS)
+
+    def _log_tail(self, name: str) -> str:
+        """The last lines of a component's log, with a heading."""
+        try:
+            lines = self._started_layout().log(name).read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        shown = [line for line in lines if line.strip()][-_LOG_LINES:] or ["(no output)"]
+        return "\n".join([f"--- {name}, last lines:", *shown])
+
+    def _lost_a_port(self) -> bool:
+        return any(_PORT_TAKEN.search(self._log_tail(name)) for name in self._lines) if self._layout else False
+
+    async def stop(self) -> None:
+        """Stop every component, etcd last, and remove temporary files. Not cut short by cancellation; bounded."""
+        with anyio.CancelScope(shield=True):
+            if self._processes is not None:
+                await self._processes.stop()
+                self._processes = None
+        if self._ports is not None:
+            self._ports.close()
+            self._ports = None
+
+    def detach(self) -> None:
+        """Leave the plane running without us; ``stop_plane(directory)`` ends it. It must have a directory."""
+        layout = self._started_layout()
+        if self._directory is None or self._processes is None or self._ports is None:
+            raise ControlPlaneError("only a running control plane with a directory can be detached")
+        components = [
+            ComponentStatus(name=name, pid=self.pid(name), port=self._ports.by_name.get(name)) for name in self._lines
+        ]
+        write_state(layout, self._processes.supervisor_pid, components)
+        self._processes.detach()
+        self._processes = None
+
+    async def add_user(self, name: str, groups: Sequence[str] = ()) -> Path:
+        """Make a user with a client certificate (TE-4). It may do nothing until a role is bound to it.
+
+        Args:
+            name: The user's name, as in the subject of a RoleBinding.
+            groups: The groups the user is in.
+
+        Returns:
+            The user's kubeconfig file.
+
+        Raises:
+            ControlPlaneError: This is an existing cluster, whose certificate authority we do not have.
+        """
+        if self._authority is None:
+            raise ControlPlaneError("users can be added only to a control plane that was started here")
+        text = kubeconfig_text(self.url, self._authority.certificate, name, self._authority.client(name, groups))
+        path = self.directory / "users" / (re.sub(r"[^\w.-]", "_", name) + ".kubeconfig")
+        write_private(path, text)
+        return path
+
+    async def kill(self, component: str) -> None:
+        """End a component with SIGKILL and wait until it is gone."""
+        await self._started(component).end(component, signal.SIGKILL)
+
+    async def restart(self, component: str) -> None:
+        """Stop a component, start it again on the same port, and wait until it is healthy.
+
+        Raises:
+            ControlPlaneError: It was not healthy within the start time limit.
+        """
+        processes = self._started(component)
+        await processes.end(component, signal.SIGTERM)
+        await self._launch(component)
+        async with self._within(f"{component} was not healthy"), self._http() as http:
+            await self._poll(self._health_check(http, component))
+
+    @asynccontextmanager
+    async def _within(self, what: str) -> AsyncIterator[None]:
+        with anyio.move_on_after(self._start_timeout) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise ControlPlaneError(f"{what} within {self._start_timeout:g} s")
