@@ -1,0 +1,88 @@
+"""Server-side apply, and leaving it out when it would change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from pyreconcile.api import CustomResource, KubeObject, RawObject, Unstructured
+from pyreconcile.api.owners import set_controller_reference
+from pyreconcile.client._core import T, path_of_object
+from pyreconcile.client._managed import applying_changes_nothing
+
+if TYPE_CHECKING:
+    from pyreconcile.client._writing import WriteVerbs
+
+_CONTENT_TYPE = "application/apply-patch+yaml"
+_SERVER_FIELDS = (
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+    "selfLink",
+)
+
+
+async def apply(
+    client: WriteVerbs,
+    obj: T,
+    *,
+    owner: KubeObject | None,
+    force: bool,
+    subresource: str,
+    field_manager: str,
+    dry_run: bool,
+) -> T:
+    """Apply ``obj`` unless nothing would change; see `WriteVerbs.apply`."""
+    path = path_of_object(obj, subresource)
+    configuration = configuration_of(obj, owner, subresource)
+    query = client._write_query(dry_run=dry_run)
+    query["fieldManager"] = field_manager
+    if "dryRun" not in query:
+        live = await client._current(type(obj), obj.key)
+        if live is not None and applying_changes_nothing(
+            configuration, live.to_dict(), manager=field_manager, subresource=subresource
+        ):
+            return live
+    if force:
+        query["force"] = "true"
+    body = orjson.dumps(configuration)
+    answer = await client._write("PATCH", path, body, query, content_type=_CONTENT_TYPE, idempotent=True)
+    applied = type(obj).from_json(answer)
+    client._note(applied, query)
+    return applied
+
+
+def configuration_of(obj: KubeObject, owner: KubeObject | None = None, subresource: str = "") -> RawObject:
+    """Return what is sent for ``obj``: its type, its name, and the fields that a manager can own.
+
+    The status goes to its sub-resource only; the server would ignore it elsewhere.
+    """
+    if owner is not None:
+        obj = obj.deep_copy()
+        set_controller_reference(obj, owner)
+    raw = obj.to_dict()
+    resource = type(obj).resource
+    metadata = {name: value for name, value in raw.get("metadata", {}).items() if name not in _SERVER_FIELDS}
+    if not metadata.get("namespace"):
+        metadata.pop("namespace", None)
+    raw.update(apiVersion=resource.api_version, kind=resource.kind, metadata=metadata)
+    if subresource:
+        identity = {name: metadata[name] for name in ("name", "namespace") if name in metadata}
+        part = {subresource: raw[subresource]} if subresource in raw else _without(raw, "status")
+        return {**part, "apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": identity}
+    return _without(raw, "status") if _status_is_apart(obj) else raw
+
+
+def _without(raw: RawObject, name: str) -> RawObject:
+    return {field: value for field, value in raw.items() if field != name}
+
+
+def _status_is_apart(obj: KubeObject) -> bool:
+    if isinstance(obj, CustomResource):
+        return type(obj).options.status_subresource
+    return not isinstance(obj, Unstructured)

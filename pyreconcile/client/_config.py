@@ -1,0 +1,175 @@
+"""Where the connection's settings come from: kubeconfig, the pod's service account, or the caller (rule CL-10)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio.to_thread
+import yaml
+
+from pyreconcile.client._credentials import Credentials
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ConfigError(Exception):
+    """The connection's settings are missing or wrong; the message says where they were looked for."""
+
+
+class RequestMetrics(Protocol):
+    """Counts requests (``rest_client_requests_total``)."""
+
+    def request(self, *, code: str, method: str, host: str) -> None:
+        """Count one answer; ``code`` is ``<error>`` when there was none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectOptions:
+    """How to reach the API server.
+
+    Searched in this order (rule CL-10): ``configuration``, ``kubeconfig``, the files named by the environment
+    variable KUBECONFIG, the service account of the pod that this process runs in, ``~/.kube/config``.
+
+    Attributes:
+        kubeconfig: path of a kubeconfig file.
+        context: context to use in place of the kubeconfig's current one.
+        configuration: a finished ``kubernetes_asyncio.client.Configuration``; it is not changed.
+        user_agent: sent with every request.
+        field_manager: who owns the fields that this client writes.
+        metrics: counts requests.
+        timeout: seconds that one request may take.
+        max_concurrent_requests: requests in flight at once; watches do not count.
+    """
+
+    kubeconfig: str | Path | None = None
+    context: str | None = None
+    configuration: Configuration | None = None
+    user_agent: str = "pyreconcile"
+    field_manager: str = "pyreconcile"
+    metrics: RequestMetrics | None = None
+    timeout: float = 30.0
+    max_concurrent_requests: int = 128
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """Settings as kubernetes_asyncio holds them, what renews their credentials, and where they came from."""
+
+    configuration: Configuration
+    credentials: Credentials | None
+    source: str
+
+
+async def load_config(options: ConnectOptions, environ: Mapping[str, str] = os.environ) -> LoadedConfig:
+    """Find and read the settings.
+
+    Raises:
+        ConfigError: nothing was found, or what was found cannot be read.
+    """
+    if options.configuration is not None:
+        if options.kubeconfig is not None or options.context is not None:
+            raise ConfigError("give either configuration, or kubeconfig and context, not both")
+        return LoadedConfig(options.configuration, None, "configuration")
+    files, source = _find_files(options, environ)
+    if not files:
+        return await anyio.to_thread.run_sync(_from_account)
+    return await _from_files(files, options.context, source)
+
+
+def _find_files(options: ConnectOptions, environ: Mapping[str, str]) -> tuple[list[Path], str]:
+    """Return the kubeconfig files to use and how to name them; none for the pod's service account."""
+    if options.kubeconfig is not None:
+        path = Path(options.kubeconfig).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"kubeconfig {path}: there is no such file")
+        return [path], f"kubeconfig {path}"
+    named = environ.get("KUBECONFIG", "")
+    if named:
+        paths = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
+        found = [path for path in paths if path.is_file()]
+        if not found:
+            raise ConfigError(f"KUBECONFIG names {named!r}, but there is no such file")
+        return found, f"KUBECONFIG {named}"
+    in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST"))
+    if in_cluster and options.context is None and (_ACCOUNT / "token").is_file():
+        return [], "service account"
+    home = Path("~/.kube/config").expanduser()
+    if home.is_file():
+        return [home], f"kubeconfig {home}"
+    raise ConfigError(
+        "no way to the API server was found: ConnectOptions(kubeconfig=…) was not given, KUBECONFIG is not set, "
+        + (
+            f"the pod's service account has no token in {_ACCOUNT}"
+            if in_cluster
+            else "this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set)"
+        )
+        + f", and there is no {home}"
+    )
+
+
+def _from_account() -> LoadedConfig:
+    from kubernetes_asyncio import config
+    from kubernetes_asyncio.client import Configuration
+
+    configuration = Configuration()
+    try:
+        load: Any = config.load_incluster_config
+        load(client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        raise ConfigError(f"the pod's service account cannot be used: {error}") from error
+    return LoadedConfig(configuration, None, "service account")
+
+
+async def _from_files(paths: Sequence[Path], context: str | None, source: str) -> LoadedConfig:
+    # The import takes 0.3 s, so nothing waits for it that does not connect.
+    kube_config = await anyio.to_thread.run_sync(_kube_config_module)
+    from kubernetes_asyncio.client import Configuration
+
+    configuration = Configuration()
+    try:
+        context = context or _current_context(paths)
+        merger = kube_config.KubeConfigMerger(os.pathsep.join(map(str, paths)))
+        loader = kube_config.KubeConfigLoader(
+            config_dict=merger.config,
+            config_base_path=None,
+            active_context=context,
+            config_persister=merger.save_changes,
+        )
+        await loader.load_and_set(configuration)
+        user = _user_of(merger.config, context)
+    except Exception as error:
+        # kubernetes_asyncio meets a malformed file with all sorts of errors: its own, TypeError, KeyError, OSError …
+        raise ConfigError(f"{source} cannot be used: {str(error) or repr(error)}") from error
+    return LoadedConfig(configuration, Credentials.of_user(user, loader, configuration), source)
+
+
+def _kube_config_module() -> Any:
+    from kubernetes_asyncio.config import kube_config
+
+    return kube_config
+
+
+def _current_context(paths: Sequence[Path]) -> str:
+    # The first file that names a context decides, as in kubectl; kubernetes_asyncio lets the last one decide.
+    for path in paths:
+        content = yaml.safe_load(path.read_text())
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path} is no kubeconfig: its top level must be a mapping")
+        if name := content.get("current-context"):
+            return str(name)
+    raise ConfigError("no current-context is set: set one, or pass context=")
+
+
+def _user_of(config: Any, context: str) -> Any:
+    name = config["contexts"].get_with_name(context)["context"].safe_get("user")
+    if not name or not config.safe_get("users"):
+        return {}
+    user = config["users"].get_with_name(name, safe=True)
+    return user["user"] if user else {}

@@ -1,0 +1,184 @@
+"""What all verbs share: the transport, where reads come from, and what every write carries with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar
+
+from pyreconcile.api import KubeObject, Resource, split_key
+from pyreconcile.client._errors import NotFoundError
+from pyreconcile.client._transport import JSON, Transport
+
+if TYPE_CHECKING:
+    from pyreconcile.client._discovery import Discovery
+    from pyreconcile.client._selectors import FieldSelector, LabelSelector
+
+T = TypeVar("T", bound=KubeObject)
+
+FieldValidation: TypeAlias = Literal["Ignore", "Warn", "Strict"]
+"""What the server does with unknown and repeated fields."""
+
+Propagation: TypeAlias = Literal["Background", "Foreground", "Orphan"]
+"""What happens to the dependents of a deleted object."""
+
+
+class Reader(Protocol):
+    """Where `Client` reads from, such as the cache."""
+
+    async def get(self, kind: type[T], key: str) -> T:
+        """Return one object; NotFoundError when there is none."""
+
+    async def find(self, kind: type[T], key: str) -> T | None:
+        """Return one object, or None."""
+
+    async def list(
+        self,
+        kind: type[T],
+        *,
+        namespace: str = "",
+        labels: LabelSelector | None = None,
+        fields: FieldSelector | None = None,
+        index: tuple[str, str] | None = None,
+    ) -> list[T]:
+        """Return all objects that match."""
+
+
+class WriteObserver(Protocol):
+    """Learns of each write that the server confirmed, so that later reads can wait for it (rules RY-4 and RY-5)."""
+
+    def written(self, resource: Resource, key: str, resource_version: str) -> None:
+        """Take note that the object now has this version."""
+
+    def deleted(self, resource: Resource, key: str, uid: str, resource_version: str | None) -> None:
+        """Take note of a delete; with a version when the object is still there and only marked for deletion."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What `Client.with_options` can change."""
+
+    reader: Reader | None = None
+    write_observer: WriteObserver | None = None
+    field_manager: str = "pyreconcile"
+    write_guard: Callable[[], None] | None = None
+    dry_run: bool = False
+
+
+class Core:
+    """A transport with settings; the base of the reading and the writing verbs."""
+
+    def __init__(self, transport: Transport, settings: Settings, discovery: Discovery) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._discovery = discovery
+
+    @property
+    def transport(self) -> Transport:
+        """The request path below the verbs."""
+        return self._transport
+
+    @property
+    def field_manager(self) -> str:
+        """The name under which the server records the fields that this client writes."""
+        return self._settings.field_manager
+
+    def _with(self, **changes: Any) -> Self:
+        return type(self)(self._transport, replace(self._settings, **changes), self._discovery)
+
+    async def _read(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        return await self._transport.request("GET", path, query=query)
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        query: Mapping[str, str],
+        *,
+        content_type: str = JSON,
+        idempotent: bool = False,
+    ) -> bytes:
+        return await self._transport.request(
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            idempotent=idempotent,
+            guard=self._settings.write_guard,
+        )
+
+    async def _current(self, kind: type[T], key: str) -> T | None:
+        """Return the object as this client reads it."""
+        if self._settings.reader is not None:
+            return await self._settings.reader.find(kind, key)
+        try:
+            return kind.from_json(await self._read(path_of(kind, key)))
+        except NotFoundError:
+            return None
+
+    def _write_query(self, *, dry_run: bool, field_validation: FieldValidation | None = None) -> dict[str, str]:
+        query = {"fieldManager": self._settings.field_manager}
+        if dry_run or self._settings.dry_run:
+            query["dryRun"] = "All"
+        if field_validation is not None:
+            query["fieldValidation"] = field_validation
+        return query
+
+    def _note(self, obj: KubeObject, query: Mapping[str, str]) -> None:
+        observer = self._settings.write_observer
+        if observer is not None and "dryRun" not in query:
+            observer.written(type(obj).resource, obj.key, obj.metadata.resource_version)
+
+
+def path_of(kind: type[KubeObject], key: str, subresource: str = "") -> str:
+    """Return the path of the object that a key names.
+
+    Raises:
+        ValueError: the key does not fit the kind's scope; the message says what to write.
+    """
+    resource = kind.resource
+    namespace, name = split_key(key)
+    if resource.namespaced and not namespace:
+        raise ValueError(f"key {key!r}: {resource.kind} is namespaced, write 'namespace/name'")
+    if namespace and not resource.namespaced:
+        raise ValueError(f"key {key!r}: {resource.kind} is cluster-scoped, write its name alone")
+    return resource.path(namespace, name, subresource)
+
+
+def path_of_object(obj: KubeObject, subresource: str = "") -> str:
+    """Return the path of an object.
+
+    Raises:
+        ValueError: its name is missing, or its namespace is missing or out of place.
+    """
+    if not obj.metadata.name:
+        raise ValueError(f"metadata.name: the {type(obj).resource.kind} has no name")
+    return path_of(type(obj), obj.key, subresource)
+
+
+def collection_path(kind: type[KubeObject], namespace: str) -> str:
+    """Return the path that objects of a kind are created under.
+
+    Raises:
+        ValueError: the namespace is missing, or out of place.
+    """
+    resource = kind.resource
+    if resource.namespaced and not namespace:
+        raise ValueError(f"namespace: {resource.kind} is namespaced, say which namespace")
+    if namespace and not resource.namespaced:
+        raise ValueError(f"namespace {namespace!r}: {resource.kind} is cluster-scoped, leave it out")
+    return resource.path(namespace)
+
+
+def checked_kind(target: object, verb: str, example: str) -> type[KubeObject]:
+    """Return ``target`` when it is a kind that has a resource.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(target, type) and issubclass(target, KubeObject) and hasattr(target, "resource"):
+        return target
+    what = target.__name__ if isinstance(target, type) else type(target).__name__
+    raise TypeError(f"{verb}: {what} is not a kind with a resource; write {example}")

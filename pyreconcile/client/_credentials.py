@@ -1,0 +1,98 @@
+"""Keeping a kubeconfig's token fresh: exec plugins, auth providers and token files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Container
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from pyreconcile.client._errors import UnauthorizedError
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+
+_CHECK_PERIOD = 60.0
+"""Seconds between two looks at a token file or an auth provider (client-go reads a token file once a minute)."""
+_EARLY = 300.0
+"""Seconds before its end at which kubernetes_asyncio takes an exec plugin's token for expired."""
+_MIN_PERIOD = 10.0
+"""Seconds between two runs of an exec plugin whose tokens are short-lived."""
+_LOAD_LIMIT = 60.0
+"""Seconds that a plugin or a provider may take."""
+
+
+class Credentials:
+    """Renews the token in a Configuration through the kubernetes_asyncio loader that put it there.
+
+    It is the Configuration's ``refresh_api_key_hook``: called before each request, it does nothing until the token
+    is due. A token that the server refuses before that is renewed once more by `renew_refused`.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        configuration: Configuration,
+        *,
+        by_expiry: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._loader = loader
+        self._configuration = configuration
+        self._by_expiry = by_expiry
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._loads = 0
+        self._due = self._next_due()
+
+    @classmethod
+    def of_user(cls, user: Container[str], loader: Any, configuration: Configuration) -> Credentials | None:
+        """Return what keeps this kubeconfig user's token fresh and hook it in; None for credentials that stay."""
+        plugin = "exec" in user
+        if not (plugin or "auth-provider" in user or ("tokenFile" in user and "token" not in user)):
+            return None
+        credentials = cls(loader, configuration, by_expiry=plugin)
+        configuration.refresh_api_key_hook = credentials.refresh
+        return credentials
+
+    @property
+    def loads(self) -> int:
+        """How often the credentials were loaded anew."""
+        return self._loads
+
+    def refresh(self, _: Configuration) -> Awaitable[None] | None:
+        """Return a coroutine that renews the token when it is due, else None."""
+        return self._renew(self._loads) if self._clock() >= self._due else None
+
+    async def renew_refused(self, loads: int) -> None:
+        """Renew the token that the server refused, unless that happened since ``loads`` was read.
+
+        Raises:
+            UnauthorizedError: the plugin or provider failed.
+        """
+        await self._renew(loads)
+
+    async def _renew(self, loads: int) -> None:
+        async with self._lock:
+            if self._loads != loads:
+                return
+            # The loader keeps a token until its stated end, also one that the server no longer takes.
+            self._loader.__dict__.pop("exec_plugin_expiry", None)
+            try:
+                with anyio.fail_after(_LOAD_LIMIT):
+                    await self._loader.load_and_set(self._configuration)
+            except Exception as error:
+                raise UnauthorizedError(f"the credentials cannot be renewed: {str(error) or repr(error)}") from error
+            self._loads += 1
+            self._due = self._next_due()
+
+    def _next_due(self) -> float:
+        now = self._clock()
+        if not self._by_expiry:
+            return now + _CHECK_PERIOD
+        expiry = getattr(self._loader, "exec_plugin_expiry", None)
+        if expiry is None:
+            return float("inf")
+        end: float = expiry.timestamp()
+        return max(now + 1, min(end, max(now + _MIN_PERIOD, end - _EARLY)))

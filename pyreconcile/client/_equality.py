@@ -1,0 +1,143 @@
+"""Equality of JSON values as Kubernetes means it: the same amount, time or emptiness in another writing (rule HE-3)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+_NUMBER = re.compile(r"([+-]?[0-9.]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+_SCALE = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal("1e3"),
+    "M": Decimal("1e6"),
+    "G": Decimal("1e9"),
+    "T": Decimal("1e12"),
+    "P": Decimal("1e15"),
+    "E": Decimal("1e18"),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+
+# Where built-in types hold quantities: maps from resource names to amounts, and single fields.
+_QUANTITY_MAPS = frozenset(
+    {
+        "requests",
+        "limits",
+        "capacity",
+        "allocatable",
+        "allocatedResources",
+        "podFixed",
+        "overhead",
+        "hard",
+        "used",
+        "min",
+        "max",
+        "default",
+        "defaultRequest",
+        "maxLimitRequestRatio",
+    }
+)
+_QUANTITIES = frozenset({"sizeLimit", "divisor", "averageValue"})
+_METRIC_TARGETS = frozenset({"target", "current"})
+# Maps whose values are the user's own texts; there "1" and "1000m" are two values whatever the keys say.
+_TEXT_MAPS = frozenset(
+    {"labels", "annotations", "matchLabels", "selector", "nodeSelector", "data", "stringData", "binaryData"}
+)
+
+
+class Place(NamedTuple):
+    """Where a value stands, as far as its meaning depends on it.
+
+    Attributes:
+        name: the field that holds it; items of a list have their list's.
+        parent: the field around that one.
+        text: whether it lies in a map of the user's own texts, such as labels.
+    """
+
+    name: str = ""
+    parent: str = ""
+    text: bool = False
+
+    def inside(self, field: str) -> Place:
+        """Return the place of a field of the map that stands here."""
+        return Place(field, self.name, self.text or self.name in _TEXT_MAPS)
+
+
+ROOT = Place()
+
+
+def semantic_equal(a: Any, b: Any, place: Place = ROOT) -> bool:
+    """Tell whether two JSON values mean the same to Kubernetes.
+
+    Fields that are absent, null, or an empty map or list are the same; so are times in different zones, and
+    quantities in different units where the built-in types hold quantities (``resources.requests`` and the like).
+
+    Args:
+        a, b: parsed JSON.
+        place: where they stand; by default they are whole objects.
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key, value in a.items():
+            if key in b:
+                if not semantic_equal(value, b[key], place.inside(key)):
+                    return False
+            elif not is_empty(value):
+                return False
+        return all(key in a or is_empty(value) for key, value in b.items())
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(semantic_equal(x, y, place) for x, y in zip(a, b, strict=True))
+    if is_empty(a) or is_empty(b):
+        return is_empty(a) and is_empty(b)
+    if isinstance(a, dict | list) or isinstance(b, dict | list):
+        return False
+    return scalar_equal(a, b, place)
+
+
+def scalar_equal(a: Any, b: Any, place: Place) -> bool:
+    """Tell whether two values that are neither maps nor lists mean the same."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if a == b:
+        return True
+    if place.text or not (isinstance(a, str) or isinstance(b, str)):
+        return False
+    if _holds_quantity(place):
+        amount = _amount(a)
+        return amount is not None and amount == _amount(b)
+    if isinstance(a, str) and isinstance(b, str) and _TIME.fullmatch(a) and _TIME.fullmatch(b):
+        return _instant(a) == _instant(b)
+    return False
+
+
+def is_empty(value: Any) -> bool:
+    """Tell whether a value is what Kubernetes may leave out: null, or an empty map or list."""
+    return value is None or value == {} or value == []
+
+
+def _holds_quantity(place: Place) -> bool:
+    name, parent, _ = place
+    return parent in _QUANTITY_MAPS or name in _QUANTITIES or (name == "value" and parent in _METRIC_TARGETS)
+
+
+def _amount(value: Any) -> Decimal | None:
+    match = _NUMBER.fullmatch(str(value))
+    if match is None:
+        return None
+    number, unit = match[1], match[2] or ""
+    try:
+        return Decimal(number) * _SCALE[unit] if unit in _SCALE else Decimal(number + unit)
+    except InvalidOperation:
+        return None
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)

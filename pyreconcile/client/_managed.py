@@ -1,0 +1,152 @@
+"""Whether applying a configuration would change anything, told from the live object's managed fields.
+
+The server records per field manager which fields it owns, as a tree (``fieldsV1``): ``f:name`` is a field,
+``k:{…}`` an item of a list told by its keys, ``v:…`` a member of a set, ``.`` the thing itself; a node without
+children is owned whole (apimachinery's structured-merge-diff).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from pyreconcile.api import RawObject
+from pyreconcile.client._equality import ROOT, Place, is_empty, scalar_equal, semantic_equal
+
+_IDENTITY = frozenset({"apiVersion", "kind"})
+_META_IDENTITY = frozenset({"name", "namespace"})
+
+
+def applying_changes_nothing(applied: RawObject, live: RawObject, *, manager: str, subresource: str = "") -> bool:
+    """Tell whether the live object has every applied field, and the manager owns exactly those.
+
+    False is always safe: then the configuration is sent. So it is for a live object without managed fields.
+
+    Args:
+        applied: the configuration, as it would be sent.
+        live: the object as the server or a cache has it.
+        manager: the field manager that applies.
+        subresource: the sub-resource applied to, or empty.
+    """
+    owned = _owned_fields(applied, live, manager, subresource)
+    if owned is None:
+        return False
+    left, right = _comparable(applied), _comparable(live)
+    return _covers(left, right, owned, ROOT)
+
+
+def _owned_fields(applied: RawObject, live: RawObject, manager: str, subresource: str) -> RawObject | None:
+    found = None
+    for entry in live.get("metadata", {}).get("managedFields") or ():
+        if (
+            entry.get("manager") == manager
+            and entry.get("operation") == "Apply"
+            and entry.get("subresource", "") == subresource
+        ):
+            # Paths of another version may not fit; two entries mean that a version change is under way.
+            if found is not None or entry.get("apiVersion") != applied.get("apiVersion"):
+                return None
+            found = entry.get("fieldsV1")
+    return found
+
+
+def _comparable(obj: RawObject) -> RawObject:
+    fields = {name: value for name, value in obj.items() if name not in _IDENTITY}
+    metadata = fields.get("metadata")
+    if isinstance(metadata, dict):
+        fields["metadata"] = {name: value for name, value in metadata.items() if name not in _META_IDENTITY}
+    return fields
+
+
+def _covers(applied: Any, live: Any, owned: RawObject, place: Place) -> bool:
+    """Tell whether ``live`` has all of ``applied`` and ``owned`` names nothing that ``applied`` lacks."""
+    if isinstance(applied, dict):
+        if not isinstance(live, dict):
+            return False
+        if not _has_children(owned):
+            return semantic_equal(applied, live, place)
+        return _covers_map(applied, live, owned, place)
+    if isinstance(applied, list):
+        if not isinstance(live, list):
+            return False
+        if not _has_children(owned):
+            return semantic_equal(applied, live, place)
+        return _covers_list(applied, live, owned, place)
+    return not isinstance(live, dict | list) and scalar_equal(applied, live, place)
+
+
+def _has_children(owned: RawObject) -> bool:
+    return any(child != "." for child in owned)
+
+
+def _covers_map(applied: RawObject, live: RawObject, owned: RawObject, place: Place) -> bool:
+    for key, value in applied.items():
+        node = owned.get(f"f:{key}")
+        if node is None:
+            # The server drops what is empty, and then nobody owns it.
+            if is_empty(value) and is_empty(live.get(key)):
+                continue
+            return False
+        if key not in live:
+            if is_empty(value):
+                continue
+            return False
+        if not _covers(value, live[key], node, place.inside(key)):
+            return False
+    return all(child == "." or (child.startswith("f:") and child[2:] in applied) for child in owned)
+
+
+def _covers_list(applied: list[Any], live: list[Any], owned: RawObject, place: Place) -> bool:
+    children = [child for child in owned if child != "."]
+    if len(children) != len(applied):
+        return False
+    if all(child.startswith("k:") for child in children):
+        return _covers_keyed(applied, live, owned, children, place)
+    if all(child.startswith("v:") for child in children):
+        members = [orjson.loads(child[2:]) for child in children]
+        return all(value in members for value in applied) and _in_order(applied, live)
+    return False
+
+
+def _covers_keyed(applied: list[Any], live: list[Any], owned: RawObject, children: list[str], place: Place) -> bool:
+    keys = [(child, orjson.loads(child[2:])) for child in children]
+    position = -1
+    for item in applied:
+        if not isinstance(item, dict):
+            return False
+        # A key that the item leaves out has its default (a port's protocol); it must still be clear which is meant.
+        fitting = [(child, key) for child, key in keys if all(item.get(part, key[part]) == key[part] for part in key)]
+        if len(fitting) != 1:
+            return False
+        child, key = fitting[0]
+        at = next((i for i, other in enumerate(live) if _has_key(other, key)), -1)
+        # The order of the applied items counts, as for init containers.
+        if at <= position:
+            return False
+        position = at
+        full = {**key, **item}
+        node = owned[child]
+        if not _has_children(node):
+            # Owned whole, or nothing but its keys.
+            if not (semantic_equal(full, live[at], place) or full.keys() == key.keys()):
+                return False
+            continue
+        node = {**{f"f:{part}": {} for part in key}, **node}
+        if not _covers_map(full, live[at], node, place):
+            return False
+    return True
+
+
+def _has_key(item: Any, key: RawObject) -> bool:
+    return isinstance(item, dict) and all(item.get(part) == value for part, value in key.items())
+
+
+def _in_order(values: list[Any], live: list[Any]) -> bool:
+    position = -1
+    for value in values:
+        try:
+            position = live.index(value, position + 1)
+        except ValueError:
+            return False
+    return True

@@ -1,0 +1,336 @@
+"""Writing verbs: create, update, patch, apply, delete, and sub-resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, overload
+
+import orjson
+
+from pyreconcile.api import KubeObject, Model, RawObject
+from pyreconcile.client._apply import apply
+from pyreconcile.client._core import (
+    Core,
+    FieldValidation,
+    Propagation,
+    T,
+    checked_kind,
+    collection_path,
+    path_of,
+    path_of_object,
+)
+from pyreconcile.client._equality import semantic_equal
+from pyreconcile.client._errors import NotFoundError
+from pyreconcile.client._patch import MergePatch, Patch
+from pyreconcile.client._scale import Scale
+from pyreconcile.client._selectors import FieldSelector, LabelSelector, selection
+from pyreconcile.client._status import with_status
+
+
+class WriteVerbs(Core):
+    """The verbs that change objects.
+
+    They return the object as the server has it now and leave the passed one as it was. Each raises ApiError by kind
+    when the server refuses, and whatever the write guard raises before anything is sent. When a write is cancelled,
+    the server may or may not have done it.
+    """
+
+    async def create(self, obj: T, *, dry_run: bool = False, field_validation: FieldValidation | None = None) -> T:
+        """Create an object; with ``metadata.generate_name`` and no name the server makes the name up.
+
+        Args:
+            obj: the object, without a resource version.
+            dry_run: have it checked and defaulted, but not stored.
+            field_validation: what the server does with unknown fields (its default warns).
+
+        Raises:
+            AlreadyExistsError: there is an object of that name.
+            InvalidError: it breaks a rule of its schema.
+        """
+        kind, metadata = type(obj), obj.metadata
+        if not (metadata.name or metadata.generate_name):
+            raise ValueError(f"metadata.name: the {kind.resource.kind} has neither name nor generate_name")
+        path = collection_path(kind, metadata.namespace)
+        query = self._write_query(dry_run=dry_run, field_validation=field_validation)
+        created = kind.from_json(await self._write("POST", path, obj.to_json(), query))
+        self._note(created, query)
+        return created
+
+    async def update(
+        self,
+        obj: T,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        field_validation: FieldValidation | None = None,
+    ) -> T:
+        """Replace an object by this one; its resource version, if set, must be the stored one.
+
+        Raises:
+            ConflictError: the object has changed since it was read; see `retry_on_conflict`.
+            NotFoundError: there is no such object.
+        """
+        query = self._write_query(dry_run=dry_run, field_validation=field_validation)
+        path = path_of_object(obj, subresource)
+        updated = type(obj).from_json(await self._write("PUT", path, obj.to_json(), query))
+        self._note(updated, query)
+        return updated
+
+    async def update_status(self, obj: T, **changes: Any) -> T:
+        """Replace an object's status with its own, after setting the fields given, on a copy.
+
+        Nothing is sent when that changes nothing: compared with the cached object when it has the version of
+        ``obj``, and without a cache with ``obj`` itself (then a status edited in place is sent only by a call
+        without ``changes``).
+
+        Args:
+            obj: the object as it was read.
+            changes: fields of the status by their Python names; the status is made when there is none.
+
+        Raises:
+            TypeError: the status has no such field.
+            ConflictError: the object has changed since it was read.
+            NotFoundError: there is no such object, or the kind has no status sub-resource.
+        """
+        changed = with_status(obj, changes)
+        if not await self._status_differs(obj, changed, edited=not changes):
+            return changed
+        return await self.update(changed, subresource="status")
+
+    async def _status_differs(self, obj: KubeObject, changed: KubeObject, *, edited: bool) -> bool:
+        wanted = changed.to_dict().get("status")
+        reader = self._settings.reader
+        if reader is None:
+            return edited or not semantic_equal(obj.to_dict().get("status"), wanted)
+        live = await reader.find(type(obj), obj.key)
+        if live is None or live.metadata.resource_version != obj.metadata.resource_version:
+            return True
+        return not semantic_equal(live.to_dict().get("status"), wanted)
+
+    @overload
+    async def patch(
+        self,
+        target: T,
+        patch: Patch,
+        /,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        field_validation: FieldValidation | None = None,
+    ) -> T: ...
+
+    @overload
+    async def patch(
+        self,
+        target: type[T],
+        key: str,
+        patch: Patch,
+        /,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        field_validation: FieldValidation | None = None,
+    ) -> T: ...
+
+    async def patch(
+        self,
+        target: Any,
+        *rest: Any,
+        subresource: str = "",
+        dry_run: bool = False,
+        field_validation: FieldValidation | None = None,
+    ) -> Any:
+        """Patch an object: ``patch(obj, patch)`` or ``patch(kind, key, patch)``.
+
+        Raises:
+            NotFoundError: there is no such object.
+            ConflictError: the patch carries a resource version that is not the stored one.
+            UnsupportedMediaTypeError: a strategic merge patch was sent for a custom resource.
+        """
+        kind, key, patch = _patch_target(target, rest)
+        query = self._write_query(dry_run=dry_run, field_validation=field_validation)
+        path = path_of(kind, key, subresource)
+        answer = await self._write("PATCH", path, patch.to_json(), query, content_type=patch.content_type)
+        patched = kind.from_json(answer)
+        self._note(patched, query)
+        return patched
+
+    async def apply(
+        self,
+        obj: T,
+        *,
+        owner: KubeObject | None = None,
+        force: bool = True,
+        subresource: str = "",
+        field_manager: str | None = None,
+        dry_run: bool = False,
+    ) -> T:
+        """Make the server's object contain this one (server-side apply), creating it when there is none.
+
+        ``obj`` lists every field that this field manager wants to own: a field that it owned and that is left out is
+        removed. Build it anew; do not apply an object that was read. Nothing is sent when the live object, as the
+        client reads it, already has every field and the field manager owns no other; the live object is returned.
+
+        Args:
+            obj: the fields wanted; status, resource version and what else the server sets are not sent.
+            owner: becomes the object's controller reference.
+            force: take fields over from other managers.
+            subresource: apply to this sub-resource, such as ``status`` (then only the status is sent).
+            field_manager: in place of the client's own.
+            dry_run: have the result computed, but not stored.
+
+        Raises:
+            ConflictError: another manager owns a field and ``force`` is off; ``causes`` names fields and managers.
+            AlreadyOwnedError: ``obj`` names another controller already.
+            ValueError: the object has no name.
+        """
+        return await apply(
+            self,
+            obj,
+            owner=owner,
+            force=force,
+            subresource=subresource,
+            field_manager=field_manager or self.field_manager,
+            dry_run=dry_run,
+        )
+
+    async def delete(
+        self,
+        target: KubeObject | type[KubeObject],
+        key: str | None = None,
+        *,
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        missing_ok: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        """Delete an object: ``delete(obj)`` or ``delete(kind, key)``. One with finalizers is only marked.
+
+        Args:
+            target: the object, or the kind whose object ``key`` names.
+            key: see ``target``.
+            grace_period_seconds: time for the object to end by itself; 0 for at once.
+            propagation: what happens to its dependents; the kind decides by default.
+            uid, resource_version: delete only the object that has them.
+            missing_ok: return when there is no such object.
+            dry_run: check, but delete nothing.
+
+        Raises:
+            NotFoundError: there is no such object and ``missing_ok`` is off.
+            ConflictError: the object's UID or resource version is another.
+        """
+        if isinstance(target, KubeObject):
+            kind: type[KubeObject] = type(target)
+            path, key = path_of_object(target), target.key
+        else:
+            kind = checked_kind(target, "delete", "client.delete(Pod, 'namespace/name') or client.delete(pod)")
+            if key is None:
+                raise TypeError(f"delete: write client.delete({kind.__name__}, 'namespace/name')")
+            path = path_of(kind, key)
+        query = self._delete_query(dry_run)
+        body = _delete_options(grace_period_seconds, propagation, uid, resource_version)
+        try:
+            answer = await self._write("DELETE", path, body, query)
+        except NotFoundError:
+            if missing_ok:
+                return
+            raise
+        if self._settings.write_observer is not None and "dryRun" not in query:
+            gone, version = _deleted(orjson.loads(answer))
+            self._settings.write_observer.deleted(kind.resource, key, gone, version)
+
+    async def delete_all_of(
+        self,
+        kind: type[KubeObject],
+        *,
+        namespace: str = "",
+        labels: LabelSelector | None = None,
+        fields: FieldSelector | None = None,
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Delete all objects that match, in one request.
+
+        Raises:
+            ValueError: the kind is namespaced and no namespace is given: the server deletes in one at a time.
+        """
+        checked_kind(kind, "delete_all_of", "client.delete_all_of(Pod, namespace=…)")
+        query = {**selection(labels, fields), **self._delete_query(dry_run)}
+        body = _delete_options(grace_period_seconds, propagation, None, None)
+        await self._write("DELETE", collection_path(kind, namespace), body, query)
+
+    async def get_scale(self, kind: type[KubeObject], key: str) -> Scale:
+        """Return the scale of an object, from the server.
+
+        Raises:
+            NotFoundError: there is no such object, or the kind cannot be scaled.
+        """
+        return Scale.from_json(await self._read(path_of(kind, key, "scale")))
+
+    async def set_scale(self, kind: type[KubeObject], key: str, replicas: int) -> Scale:
+        """Set how many replicas are wanted, through the scale sub-resource; returns the new scale."""
+        patch = MergePatch({"spec": {"replicas": replicas}})
+        query = self._write_query(dry_run=False)
+        path = path_of(kind, key, "scale")
+        scale = Scale.from_json(
+            await self._write("PATCH", path, patch.to_json(), query, content_type=patch.content_type)
+        )
+        if self._settings.write_observer is not None and "dryRun" not in query:
+            self._settings.write_observer.written(kind.resource, key, scale.metadata.resource_version)
+        return scale
+
+    async def create_subresource(
+        self,
+        kind: type[KubeObject],
+        key: str,
+        subresource: str,
+        body: Model | Mapping[str, Any],
+        *,
+        dry_run: bool = False,
+    ) -> RawObject:
+        """Post a body to a sub-resource (``eviction``, ``token``, ``binding``) and return the answer as parsed JSON.
+
+        Raises:
+            TooManyRequestsError: an eviction is blocked by a disruption budget; ``retry_after`` may say for how long.
+        """
+        content = body.to_json() if isinstance(body, Model) else orjson.dumps(body, default=dict)
+        query = self._write_query(dry_run=dry_run)
+        answer: Any = orjson.loads(await self._write("POST", path_of(kind, key, subresource), content, query))
+        return dict(answer)
+
+    def _delete_query(self, dry_run: bool) -> dict[str, str]:
+        return {"dryRun": "All"} if dry_run or self._settings.dry_run else {}
+
+
+def _patch_target(target: Any, rest: tuple[Any, ...]) -> tuple[type[KubeObject], str, Patch]:
+    if isinstance(target, KubeObject) and len(rest) == 1:
+        return type(target), target.key, rest[0]
+    if isinstance(target, type) and len(rest) == 2:
+        kind = checked_kind(target, "patch", "client.patch(Pod, 'namespace/name', MergePatch({…}))")
+        return kind, rest[0], rest[1]
+    raise TypeError("patch: write client.patch(obj, patch) or client.patch(kind, 'namespace/name', patch)")
+
+
+def _delete_options(
+    grace_period_seconds: int | None, propagation: str | None, uid: str | None, resource_version: str | None
+) -> bytes | None:
+    options: RawObject = {}
+    if grace_period_seconds is not None:
+        options["gracePeriodSeconds"] = grace_period_seconds
+    if propagation is not None:
+        options["propagationPolicy"] = propagation
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    if any(preconditions.values()):
+        options["preconditions"] = {name: value for name, value in preconditions.items() if value}
+    return orjson.dumps({"kind": "DeleteOptions", "apiVersion": "v1", **options}) if options else None
+
+
+def _deleted(answer: RawObject) -> tuple[str, str | None]:
+    """Return the UID of what was deleted and, when it is still there, its resource version."""
+    if answer.get("kind") == "Status":
+        return str((answer.get("details") or {}).get("uid", "")), None
+    metadata = answer.get("metadata") or {}
+    return str(metadata.get("uid", "")), metadata.get("resourceVersion")
