@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pydantic
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient
 from pydantic.alias_generators import to_camel
+
+from pyreconcile.api import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 API = Path("pyreconcile/api")
@@ -79,8 +80,10 @@ SPECIAL = {
 # Kinds of core/v1 in the order in which they take the types they share: first come the small ones, and Pod before
 # the kinds that use parts of it.
 LATE = ["Pod", "PodTemplate", "ReplicationController", "PersistentVolume", "Node"]
+# Fields that no repr, and so no log, shows.
+HIDDEN = {"io.k8s.api.core.v1.Secret": {"data", "stringData"}}
 EXTRA_KEYS = ("format", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
-RESERVED = set(dir(pydantic.BaseModel))
+RESERVED = set(dir(Model))
 
 Schema = dict[str, Any]
 
@@ -270,7 +273,9 @@ class Generator:
     def field_line(self, wire: str, schema: Schema, *, required: bool, owner: str) -> tuple[str, set[tuple[str, str]]]:
         name = snake(wire)
         kind, needs = self.python_type(schema, owner)
-        alias = ""
+        hidden = wire in HIDDEN.get(owner, ())
+        alias = "repr=False" if hidden else ""
+        needs = needs | {("pydantic", "Field")} if hidden else needs
         if wire not in (self.irregular.get(name), to_camel(name.rstrip("_"))):
             alias = f'alias="{wire}"'
             needs = needs | {("pydantic", "Field")}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import orjson
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+from pyreconcile.api import _fields
 
 RawObject: TypeAlias = dict[str, Any]
 """An API object as parsed JSON."""
@@ -23,12 +25,32 @@ def to_wire_name(name: str) -> str:
     return to_camel(name.rstrip("_"))
 
 
-class Model(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as _ModelType
+else:
+
+    class _ModelType(type(BaseModel)):
+        """Refuses unknown names in a constructor call, which would otherwise travel to the server as they are."""
+
+        def __call__(cls, /, **values: Any) -> Any:
+            if not cls.accepts_unknown_names:
+                known = _fields.constructor_names(cls)
+                for name in values:
+                    if name not in known:
+                        raise TypeError(_fields.unknown_name(cls, name))
+            return super().__call__(**values)
+
+
+class Model(BaseModel, metaclass=_ModelType):
     """A part of an API object.
 
     Attributes are snake_case, the wire names camelCase. A field that was never set is left out when the object is
-    written; one set to None is written as null, which tells the server to clear it. Fields that the model does not
-    know are kept and written back.
+    written; one set to None is written as null, which tells the server to clear it. Fields that came from the server
+    and that the model does not know are kept and written back; they are in ``model_extra`` under their wire names.
+
+    Raises:
+        TypeError: the constructor got a name that is no field.
+        AttributeError: a name that is no field is assigned.
     """
 
     model_config = ConfigDict(
@@ -39,8 +61,8 @@ class Model(BaseModel):
         protected_namespaces=(),
     )
 
-    # Fields whose default is a container: changed in place, they must count as set. Filled on first use per class.
-    _container_fields: ClassVar[dict[type, tuple[str, ...]]] = {}
+    accepts_unknown_names: ClassVar[bool] = False
+    """Whether the constructor takes names that are no fields, as wire names."""
 
     @classmethod
     def from_dict(cls, raw: RawObject) -> Self:
@@ -49,62 +71,44 @@ class Model(BaseModel):
         Raises:
             pydantic.ValidationError: a field has the wrong type; the error names it.
         """
-        return cls.model_validate_json(orjson.dumps(raw))
+        return cls.model_validate_json(orjson.dumps(raw), by_name=False, by_alias=True)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """Build the model from JSON text."""
-        return cls.model_validate_json(text)
+        """Build the model from JSON text.
+
+        Raises:
+            pydantic.ValidationError: the text is no JSON, or a field has the wrong type.
+        """
+        return cls.model_validate_json(text, by_name=False, by_alias=True)
 
     def to_dict(self) -> RawObject:
         """Return the wire form as parsed JSON: only fields that were set, under their wire names."""
-        _mark_set(self)
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        raw: RawObject = orjson.loads(self.to_json())
+        return raw
 
     def to_json(self) -> bytes:
         """Return the wire form as JSON text."""
-        _mark_set(self)
+        _fields.mark_filled(self)
         return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_unset=True)
 
     def deep_copy(self) -> Self:
         """Return an independent copy; what was unset stays unset."""
-        return type(self).from_dict(self.to_dict())
+        return type(self).from_json(self.to_json())
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show the fields that were set, for a Pod has hundreds that were not."""
+        fields = type(self).model_fields
+        for name, value in self.__dict__.items():
+            if name in self.__pydantic_fields_set__ and fields[name].repr:
+                yield name, value
+        yield from (self.__pydantic_extra__ or {}).items()
 
-def _container_fields(cls: type[Model]) -> tuple[str, ...]:
-    known = Model._container_fields.get(cls)
-    if known is None:
-        known = tuple(
-            name
-            for name, field in cls.model_fields.items()
-            if field.default_factory is not None or isinstance(field.default, list | dict | BaseModel)
-        )
-        Model._container_fields[cls] = known
-    return known
+    if not TYPE_CHECKING:
 
-
-def _models_in(value: Any) -> Iterator[Model]:
-    if isinstance(value, Model):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _models_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _models_in(item)
-
-
-def _mark_set(model: Model) -> bool:
-    """Count defaulted containers that were filled in place as set; tell whether the model has any set field."""
-    fields_set = model.__pydantic_fields_set__
-    values = model.__dict__
-    for name in _container_fields(type(model)):
-        if name not in fields_set:
-            value = values[name]
-            if _mark_set(value) if isinstance(value, Model) else value:
-                fields_set.add(name)
-    for value in values.values():
-        if isinstance(value, Model | list | dict):
-            for inner in _models_in(value):
-                _mark_set(inner)
-    return bool(fields_set)
+        def __setattr__(self, name: str, value: Any) -> None:
+            cls = type(self)
+            known = name in cls.model_fields or name in (self.__pydantic_extra__ or ()) or name.startswith("_")
+            if not known and not hasattr(cls, name):
+                raise AttributeError(_fields.unknown_name(cls, name))
+            super().__setattr__(name, value)

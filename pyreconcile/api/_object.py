@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pyreconcile.api import _registry
 from pyreconcile.api._meta import ObjectMeta
-from pyreconcile.api._model import Model, RawObject
+from pyreconcile.api._model import Model
 from pyreconcile.api._resource import Resource, object_key, split_api_version
 
 SpecT = TypeVar("SpecT", bound=Model)
@@ -36,17 +36,14 @@ class KubeObject(Model):
     @classmethod
     def _name_kind(cls, resource: Resource) -> None:
         # Items of a list arrive without apiVersion and kind (rule RF-10), and a new object need not repeat them.
-        # The schema is built on first use, so these defaults are in time.
+        # By default the schema is built on first use, after this.
         cls.model_fields["api_version"].default = resource.api_version
         cls.model_fields["kind"].default = resource.kind
-
-    def to_dict(self) -> RawObject:
-        """Return the wire form as parsed JSON: apiVersion, kind, and the fields that were set."""
-        self.__pydantic_fields_set__.update(("api_version", "kind"))
-        return super().to_dict()
+        if cls.__pydantic_complete__:
+            cls.model_rebuild(force=True)
 
     def to_json(self) -> bytes:
-        """Return the wire form as JSON text."""
+        """Return the wire form as JSON text: apiVersion, kind, and the fields that were set."""
         self.__pydantic_fields_set__.update(("api_version", "kind"))
         return super().to_json()
 
@@ -185,8 +182,10 @@ class Unstructured(KubeObject):
     """An object of a kind that has no model: metadata is typed, everything else is plain JSON.
 
     Get a class for a kind with `unstructured`; read and write other fields by their wire names, as in
-    ``widget["spec"]["replicas"]``.
+    ``widget["spec"]["replicas"]``. The constructor takes them by keyword: ``Widget(metadata=…, spec={"replicas": 1})``.
     """
+
+    accepts_unknown_names: ClassVar[bool] = True
 
     def __getitem__(self, field: str) -> Any:
         return self._extra[field]
