@@ -1,0 +1,416 @@
+"""The cache: one informer a kind, typed reads from them, and reads that see one's own writes."""
+
+from __future__ import annotations
+
+import builtins
+import random as _random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from pyreconcile.api import KubeObject, RawObject, Resource, split_key
+from pyreconcile.cache._consistency import PendingWrite
+from pyreconcile.cache._errors import (
+    CacheNotStartedError,
+    CacheSyncTimeoutError,
+    CacheUnhealthyError,
+    NamespaceNotCachedError,
+)
+from pyreconcile.cache._informer import Informer, Part
+from pyreconcile.cache._live import LiveReader
+from pyreconcile.cache._metrics import CacheCollector, HasRegistry
+from pyreconcile.cache._options import CacheOptions, KindOptions, Scope, scopes_for
+from pyreconcile.cache._query import Query
+from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
+from pyreconcile.cache._store import IndexFunction, namespace_of
+from pyreconcile.cache._versions import parse_version
+from pyreconcile.client import not_found
+
+T = TypeVar("T", bound=KubeObject)
+
+DECODE_SLICE = 100
+"""Objects of a list that are decoded before other tasks get their turn."""
+
+DOWN_LIMIT = 30.0
+"""Seconds without an open watch after which `Cache.check` complains."""
+
+
+class Connected(Protocol):
+    """What the cache needs of a client."""
+
+    @property
+    def transport(self) -> Transport:
+        """The request path."""
+
+
+class Cache:
+    """Reads from memory what informers keep equal to the server.
+
+    The kinds are watched as they are asked for. Objects that `get`, `find` and `list` give out are copies, free to
+    change. As the client's write observer it makes each read wait for this process's own earlier writes (rule RY-7);
+    a read with no such write pending costs nothing more.
+
+    Args:
+        client: its transport carries lists and watches.
+        options: namespaces, selectors, periods.
+        metrics: where numbers about the informers are shown.
+        random: a number in [0, 1), for the spread of periods.
+    """
+
+    name = "cache"
+    needs_leader_election = False
+
+    def __init__(
+        self,
+        client: Connected,
+        options: CacheOptions | None = None,
+        metrics: HasRegistry | None = None,
+        *,
+        random: Callable[[], float] = _random.random,
+    ) -> None:
+        self._transport = client.transport
+        self._options = options or CacheOptions()
+        self._random = random
+        self._live = LiveReader(self._transport)
+        self._support = ServerSupport()
+        self._lists = anyio.Semaphore(self._options.concurrent_lists)
+        self._by_resource: dict[Resource, Informer[Any]] = {}
+        self._by_kind: dict[type[KubeObject], Informer[Any]] = {}
+        self._newest: dict[Resource, str] = {}
+        self._kind_options = {kind.resource: options for kind, options in self._options.by_kind.items()}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._started = anyio.Event()
+        self._stopped = False
+        self.own_write_waits = 0
+        self.live_reads = 0
+        if metrics is not None:
+            metrics.registry.register(CacheCollector(self))
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """All informers, running or about to."""
+        return tuple(self._by_resource.values())
+
+    async def run(
+        self, stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Watch until ``stop`` is set, then close all streams at once and return.
+
+        ``task_status.started()`` is called when reads are accepted; they wait for the first list of their kind.
+        Cancellation does the same as ``stop``.
+
+        Raises:
+            RuntimeError: it ran before.
+        """
+        if self._started.is_set() or self._stopped:
+            raise RuntimeError("a cache runs once: make a new one")
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for informer in self._by_resource.values():
+                    self._start(tasks, informer)
+                self._started.set()
+                task_status.started()
+                await stop.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            self._stopped = True
+            self._by_kind.clear()
+            for informer in self._by_resource.values():
+                informer.stop()
+
+    async def wait_for_sync(self) -> None:
+        """Wait until the cache runs and the first lists of all kinds asked for so far are in.
+
+        Raises:
+            CacheSyncTimeoutError: that took longer than ``sync_timeout``.
+            InformerStoppedError: the cache stopped meanwhile.
+        """
+        with anyio.move_on_after(self._options.sync_timeout) as scope:
+            await self._started.wait()
+            for informer in self.informers:
+                await informer.wait_synced()
+        if scope.cancelled_caught:
+            late = [informer for informer in self.informers if not informer.has_synced]
+            raise CacheSyncTimeoutError(self._late(late))
+
+    def informer(self, kind: type[T]) -> Informer[T]:
+        """Return the informer of a kind, starting it if the cache runs and else when it does. Never waits.
+
+        Raises:
+            CacheNotStartedError: the cache has stopped.
+            ValueError: the options do not suit the kind.
+        """
+        resource = kind.resource
+        informer = self._by_resource.get(resource)
+        if informer is None:
+            if self._stopped:
+                raise CacheNotStartedError(f"{resource.kind}: the cache has stopped")
+            # RY-4 for writes before the kind was watched: its first list must not be older than they are.
+            first_version = self._newest.pop(resource, "0")
+
+            def make(scope: Scope, sink: Sink) -> Reflector:
+                return Reflector(
+                    self._transport,
+                    resource,
+                    scope,
+                    sink,
+                    support=self._support,
+                    first_version=first_version,
+                    lists=self._lists,
+                    random=self._random,
+                )
+
+            options = self._kind_options.get(resource, KindOptions())
+            informer = Informer(kind, scopes_for(resource, options, self._options), make, resync=self._resync)
+            self._by_resource[resource] = informer
+            if self._tasks is not None:
+                self._start(self._tasks, informer)
+        return informer
+
+    def remove_informer(self, kind: type[KubeObject]) -> None:
+        """Stop watching a kind and forget its objects; asking for it later starts anew (rule CA-9)."""
+        informer = self._by_resource.pop(kind.resource, None)
+        if informer is not None:
+            informer.stop()
+            self._by_kind = {known: other for known, other in self._by_kind.items() if other is not informer}
+
+    def add_index(self, kind: type[KubeObject], name: str, fn: IndexFunction) -> None:
+        """Index a kind, watching it from now on; waits for nothing.
+
+        Args:
+            kind: the model class.
+            name: what reads call the index. One named like a field path (``spec.nodeName``) serves ``fields=``.
+            fn: gives an object's values.
+
+        Raises:
+            ValueError: the name is taken by another function.
+        """
+        self.informer(kind).add_index(name, fn)
+
+    async def get(self, kind: type[T], key: str) -> T:
+        """Return a copy of one object.
+
+        A kind that is not watched yet is from now on, and the read waits for its first list.
+
+        Args:
+            kind: the model class.
+            key: ``namespace/name``, or ``name`` of a cluster-scoped object.
+
+        Raises:
+            NotFoundError: there is no such object in the cache.
+            CacheNotStartedError: the cache does not run.
+            CacheSyncTimeoutError: the first list did not come in time.
+            NamespaceNotCachedError: the cache does not watch the namespace.
+            ValueError: the key does not fit the kind's scope.
+        """
+        raw = await self.find_raw(kind, key)
+        if raw is None:
+            raise not_found(kind.resource, key)
+        return kind.from_dict(raw)
+
+    async def find(self, kind: type[T], key: str) -> T | None:
+        """Return a copy of one object, or None; raises as `get` does otherwise."""
+        raw = await self.find_raw(kind, key)
+        return None if raw is None else kind.from_dict(raw)
+
+    async def find_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """Return one object as the cache holds it, or None; read only. Raises as `get` does otherwise."""
+        informer = self._by_kind.get(kind) or await self._synced(kind)
+        part = self._part(informer, key.rpartition("/")[0])
+        if part.pending and (writes := part.pending.on(key)) and not await self._settled(part, kind.resource, writes):
+            return await self._live.get(kind.resource, key, part.scope)
+        raw = informer.store.get(key)
+        if raw is None:
+            _check_key(kind.resource, key)
+        return raw
+
+    def get_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """Return one object as the cache holds it now, without waiting for anything; read only.
+
+        Raises:
+            CacheNotStartedError: the kind is not watched, or its first list is not in yet.
+        """
+        informer = self._by_resource.get(kind.resource)
+        if informer is None or not informer.has_synced:
+            raise CacheNotStartedError(f"{kind.resource.kind} is not in the cache yet: get its informer, wait_for_sync")
+        return informer.store.get(key)
+
+    async def list(
+        self,
+        kind: type[T],
+        *,
+        namespace: str = "",
+        labels: str | Mapping[str, str | Sequence[str]] | None = None,
+        fields: str | Mapping[str, str] | None = None,
+        index: tuple[str, str] | None = None,
+    ) -> builtins.list[T]:
+        """Return copies of all objects that match, in the order of their keys.
+
+        Args:
+            kind: the model class.
+            namespace: only this one; all watched ones when empty.
+            labels: label selector, evaluated in memory.
+            fields: exact matches only; besides ``metadata.name`` and ``metadata.namespace`` each needs an index of
+                the path's name (rule CA-7).
+            index: name of an index and the value to look up.
+
+        Raises:
+            KeyError: there is no such index.
+            ValueError: a selector cannot be read, or a field term is no exact match.
+            CacheNotStartedError, CacheSyncTimeoutError, NamespaceNotCachedError: as for `get`.
+        """
+        found = await self.list_raw(kind, namespace=namespace, labels=labels, fields=fields, index=index)
+        objects = []
+        for done, raw in enumerate(found, 1):
+            objects.append(kind.from_dict(raw))
+            if done % DECODE_SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+        return objects
+
+    async def list_raw(
+        self,
+        kind: type[KubeObject],
+        *,
+        namespace: str = "",
+        labels: str | Mapping[str, str | Sequence[str]] | None = None,
+        fields: str | Mapping[str, str] | None = None,
+        index: tuple[str, str] | None = None,
+    ) -> builtins.list[RawObject]:
+        """Return all objects that match as the cache holds them; read only. Raises as `list` does."""
+        query = Query.read(namespace, labels, fields, index)
+        informer = self._by_kind.get(kind) or await self._synced(kind)
+        parts = (self._part(informer, namespace),) if namespace else informer.parts
+        for part in parts:
+            writes = part.pending.all(namespace) if part.pending else ()
+            if writes and not await self._settled(part, kind.resource, writes):
+                return await self._list_live(informer, parts, query)
+        return query.run(informer.store)
+
+    def written(self, resource: Resource, key: str, resource_version: str) -> None:
+        """Take note of an own write: later reads of the key or of all keys wait until the watch has shown it."""
+        informer = self._by_resource.get(resource)
+        if informer is None:
+            self._newest[resource] = _newer(resource_version, self._newest.get(resource))
+            return
+        part = informer.part_for(namespace_of(key))
+        if part is not None:
+            doubtful = part.scope.selective and key not in informer.store
+            part.pending.written(key, resource_version, part.version, doubtful=doubtful)
+
+    def deleted(self, resource: Resource, key: str, uid: str, resource_version: str | None) -> None:
+        """Take note of an own delete; with a version when the object is only marked for deletion (rule RY-5)."""
+        if resource_version:
+            self.written(resource, key, resource_version)
+            return
+        informer = self._by_resource.get(resource)
+        part = informer.part_for(namespace_of(key)) if informer is not None else None
+        if part is not None:
+            part.pending.deleted(key, uid, part.stored_uid(key))
+
+    def check(self) -> None:
+        """Tell whether the cache follows the server, for a readiness check.
+
+        Raises:
+            CacheUnhealthyError: the cache does not run, a kind has no first list yet, has had no watch for 30 s, or
+                the last call of a handler raised (rule IN-12).
+        """
+        if self._tasks is None:
+            raise CacheUnhealthyError("the cache does not run")
+        for informer in self.informers:
+            kind = informer.kind.resource.group_kind
+            if not informer.has_synced:
+                raise CacheUnhealthyError(f"{kind}: no first list yet ({informer.last_error or 'no error'})")
+            for reflector in informer.reflectors:
+                if reflector.down_for > DOWN_LIMIT:
+                    down = f"{reflector.down_for:.0f} s ({reflector.last_error or 'no error'})"
+                    raise CacheUnhealthyError(f"{kind}: no watch for {down}")
+            for registration in informer.registrations:
+                if registration.failing:
+                    raise CacheUnhealthyError(f"{kind}: handler {registration.name} raises, see the log")
+
+    def _start(self, tasks: anyio.abc.TaskGroup, informer: Informer[Any]) -> None:
+        tasks.start_soon(informer.run, name=f"informer {informer.kind.resource.group_kind}")
+
+    def _resync(self) -> float:
+        return self._options.resync_period * (0.9 + 0.2 * self._random())
+
+    async def _synced(self, kind: type[T]) -> Informer[T]:
+        if self._tasks is None:
+            state = "has stopped" if self._stopped else "does not run"
+            raise CacheNotStartedError(f"{kind.__name__} cannot be read: the cache {state}")
+        if kind.resource not in self._by_resource and not self._options.start_on_read:
+            raise CacheNotStartedError(f"{kind.__name__} is not watched: ask for its informer before reading it")
+        informer = self.informer(kind)
+        with anyio.move_on_after(self._options.sync_timeout) as scope:
+            await informer.wait_synced()
+        if scope.cancelled_caught:
+            raise CacheSyncTimeoutError(self._late([informer]))
+        self._by_kind[kind] = informer
+        return informer
+
+    def _late(self, informers: Sequence[Informer[Any]]) -> str:
+        seconds = self._options.sync_timeout
+        if not informers:
+            return f"the cache did not start within {seconds:g} s"
+        late = "; ".join(f"{late.kind.resource.group_kind} ({late.last_error or 'no error'})" for late in informers)
+        return f"no first list within {seconds:g} s of {late}"
+
+    def _part(self, informer: Informer[Any], namespace: str) -> Part:
+        part = informer.part_for(namespace)
+        if part is None:
+            resource = informer.kind.resource
+            if resource.namespaced and not namespace:
+                raise ValueError(f"{resource.kind} is namespaced: write the key as 'namespace/name'")
+            watched = ", ".join(part.scope.namespace for part in informer.parts)
+            raise NamespaceNotCachedError(f"namespace {namespace!r} of {resource.kind} is not watched, only {watched}")
+        return part
+
+    async def _settled(self, part: Part, resource: Resource, writes: Sequence[PendingWrite]) -> bool:
+        """Wait for own writes; False when the answer must come from the server (rules RY-6, RY-7)."""
+        for write in writes:
+            if write.doubtful:
+                # Only the server can tell whether the watch will ever show it.
+                if await self._live.get(resource, write.key, part.scope) is None:
+                    part.pending.drop(write)
+                write.doubtful = False
+        waiting = [write for write in writes if not write.seen]
+        if not waiting:
+            return True
+        if not any(write.overdue for write in waiting):
+            self.own_write_waits += 1
+            with anyio.move_on_after(self._options.read_timeout):
+                for write in waiting:
+                    await write.wait()
+        late = [write for write in waiting if not write.seen]
+        for write in late:
+            write.overdue = True
+        if late:
+            self.live_reads += 1
+        return not late
+
+    async def _list_live(
+        self, informer: Informer[Any], parts: Sequence[Part], query: Query
+    ) -> builtins.list[RawObject]:
+        objects: builtins.list[RawObject] = []
+        for part in parts:
+            objects += await self._live.list(informer.kind.resource, part.scope, query.namespace)
+        return query.choose(objects, informer.store)
+
+
+def _check_key(resource: Resource, key: str) -> None:
+    if resource.namespaced != bool(split_key(key)[0]):
+        form = "'namespace/name'" if resource.namespaced else "its name alone"
+        scope = "namespaced" if resource.namespaced else "cluster-scoped"
+        raise ValueError(f"key {key!r}: {resource.kind} is {scope}, write {form}")
+
+
+def _newer(version: str, known: str | None) -> str:
+    try:
+        return version if known is None or parse_version(version) > parse_version(known) else known
+    except ValueError:
+        return known or "0"

@@ -1,0 +1,133 @@
+"""Reads that see this process's own writes (rules RY-3 to RY-7)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import anyio
+
+from pyreconcile.cache._versions import parse_version
+
+
+class PendingWrite:
+    """A write that the watch has not shown yet."""
+
+    __slots__ = ("_seen", "doubtful", "key", "overdue", "seen")
+
+    def __init__(self, key: str, *, doubtful: bool = False) -> None:
+        self.key = key
+        self.seen = False
+        # The watch has a selector, and it is not known whether the object falls under it and will ever be shown.
+        self.doubtful = doubtful
+        # Set once a reader waited in vain: until the watch catches up, readers ask the server without a wait.
+        self.overdue = False
+        self._seen: anyio.Event | None = None
+
+    async def wait(self) -> None:
+        """Wait until the watch has shown the write. Bounded by the caller."""
+        if not self.seen:
+            if self._seen is None:
+                self._seen = anyio.Event()
+            await self._seen.wait()
+
+    def resolve(self) -> None:
+        """Let the readers go on."""
+        self.seen = True
+        if self._seen is not None:
+            self._seen.set()
+
+
+class PendingWrites:
+    """The writes of one list-and-watch that its store does not show yet; falsy when there are none.
+
+    Resource versions grow within a resource and a watch delivers them in order, so a write has been seen as soon as
+    the watch has come to its version, by whatever event or bookmark. Deletes have no version of their own and are
+    told by UID.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[str, PendingWrite] = {}
+        self._by_version: list[tuple[int, int, PendingWrite]] = []
+        self._deletes: dict[str, dict[str, PendingWrite]] = {}
+        self._count = 0
+
+    def written(self, key: str, version: str, reached: str, *, doubtful: bool = False) -> None:
+        """Note a write that answered with ``version``; ``reached`` is where the watch is.
+
+        ``doubtful`` says that the watch has a selector which may leave the object out.
+
+        A version without an order (rule RY-3) cannot be waited for and is left out.
+        """
+        try:
+            number = parse_version(version)
+            if reached and parse_version(reached) >= number:
+                return
+        except ValueError:
+            return
+        self._count += 1
+        write = PendingWrite(key, doubtful=doubtful)
+        self._latest[key] = write
+        heapq.heappush(self._by_version, (number, self._count, write))
+
+    def deleted(self, key: str, uid: str, stored_uid: str) -> None:
+        """Note that an object was removed; ``stored_uid`` is that of the stored object of this key, empty for none.
+
+        An object that is not stored has been seen to go already, unless an own write of its key is still pending:
+        then it is yet to come, and to go.
+        """
+        uid = uid or stored_uid
+        if uid and (uid == stored_uid or key in self._latest):
+            self._deletes.setdefault(key, {})[uid] = PendingWrite(key)
+
+    def on(self, key: str) -> list[PendingWrite]:
+        """Return what a reader of this key has to wait for."""
+        write = self._latest.get(key)
+        return [*self._deletes.get(key, {}).values(), *((write,) if write is not None else ())]
+
+    def all(self, namespace: str = "") -> list[PendingWrite]:
+        """Return what a reader of all keys, or of one namespace's, has to wait for."""
+        found = list(self._latest.values())
+        for deletes in self._deletes.values():
+            found += deletes.values()
+        if namespace:
+            prefix = f"{namespace}/"
+            found = [write for write in found if write.key.startswith(prefix)]
+        return found
+
+    def drop(self, write: PendingWrite) -> None:
+        """Forget a write that the watch will not show."""
+        if self._latest.get(write.key) is write:
+            del self._latest[write.key]
+        write.resolve()
+
+    def reached(self, version: str) -> None:
+        """The watch has delivered everything up to this version."""
+        waiting = self._by_version
+        if not waiting:
+            return
+        try:
+            number = parse_version(version)
+        except ValueError:
+            return
+        while waiting and waiting[0][0] <= number:
+            self.drop(heapq.heappop(waiting)[2])
+
+    def gone(self, key: str, uid: str) -> None:
+        """The object with this UID has left the store, or was seen to be deleted without having been in it."""
+        deletes = self._deletes.get(key)
+        if deletes is not None and (write := deletes.pop(uid, None)) is not None:
+            if not deletes:
+                del self._deletes[key]
+            write.resolve()
+
+    def replaced(self, stored_uid: Callable[[str], str]) -> None:
+        """The store was replaced by a list: what it lacks is gone, unless an own write is newer than the list."""
+        for key, deletes in list(self._deletes.items()):
+            if key not in self._latest:
+                present = stored_uid(key)
+                for uid in [uid for uid in deletes if uid != present]:
+                    self.gone(key, uid)
+
+    def __bool__(self) -> bool:
+        return bool(self._latest or self._deletes)

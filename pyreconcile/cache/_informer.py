@@ -1,0 +1,297 @@
+"""Keeps a store equal to the server and tells handlers what changed (rules IN-2 to IN-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import structlog
+
+from pyreconcile.api import KubeObject, RawObject
+from pyreconcile.cache._consistency import PendingWrites
+from pyreconcile.cache._options import Scope
+from pyreconcile.cache._reflector import Reflector, Sink
+from pyreconcile.cache._registration import NOTHING, Change, EventHandler, InformerStoppedError, Registration
+from pyreconcile.cache._store import IndexFunction, Store, key_of
+
+T = TypeVar("T", bound=KubeObject)
+
+SLICE = 200
+"""Objects of a full list that are stored and passed on before other tasks get their turn (rule RF-17)."""
+
+log = structlog.get_logger()
+
+MakeReflector = Callable[[Scope, Sink], Reflector]
+"""Makes the reflector of one scope."""
+
+
+class Informer(Generic[T]):
+    """One kind's store and handlers. Get it from `Cache.informer`.
+
+    Since everything happens on one event loop, a change goes into the store and into the handlers' buffers in one
+    step: the queue of deltas that client-go has between reflector and store is not needed, and neither is rule IN-3.
+
+    Attributes:
+        kind: the model class that typed reads use.
+        store: the objects, as parsed JSON; read only.
+    """
+
+    def __init__(
+        self,
+        kind: type[T],
+        scopes: Sequence[Scope],
+        make_reflector: MakeReflector,
+        *,
+        resync: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.kind = kind
+        self.store = Store()
+        self._resync = resync
+        self._registrations: list[Registration] = []
+        self._parts = tuple(Part(scope, self) for scope in scopes)
+        whole = len(self._parts) == 1 and not self._parts[0].scope.namespace
+        self._everything = self._parts[0] if whole else None
+        self._reflectors = tuple(make_reflector(part.scope, part) for part in self._parts)
+        self._settled = anyio.Event()
+        self._synced = False
+        self._stopped = False
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list of every namespace is in the store (rule IN-4)."""
+        return self._synced
+
+    @property
+    def last_resource_version(self) -> str:
+        """The version of the last event or bookmark; with several namespaces, of the one that is furthest behind."""
+        return min((part.version for part in self._parts), key=lambda version: (len(version), version))
+
+    @property
+    def reflectors(self) -> tuple[Reflector, ...]:
+        """The list-and-watches, one for each namespace, for diagnosis."""
+        return self._reflectors
+
+    @property
+    def registrations(self) -> tuple[Registration, ...]:
+        """The handlers' places, for diagnosis."""
+        return tuple(self._registrations)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the informer has ended."""
+        return self._stopped
+
+    @property
+    def last_error(self) -> Exception | None:
+        """The last error of a list or watch, None when there never was one."""
+        return next((reflector.last_error for reflector in self._reflectors if reflector.last_error), None)
+
+    async def wait_synced(self) -> None:
+        """Wait for `has_synced`; bound it with ``anyio.fail_after``.
+
+        Raises:
+            InformerStoppedError: the informer stopped before that.
+        """
+        await self._settled.wait()
+        if not self._synced:
+            raise InformerStoppedError(f"informer of {self.kind.__name__} stopped before its first list")
+
+    def add_handler(self, handler: EventHandler, *, resync: float | None = None, name: str = "") -> Registration:
+        """Tell a handler of every change from now on, after one add for each object that is stored already.
+
+        Args:
+            handler: called from its own buffer; what it raises is logged and counted (rule IN-12).
+            resync: seconds between updates that repeat every stored object, 0 for none. Given here, the handler also
+                hears of objects that a new list shows unchanged (rule IN-14). The default is the cache's period.
+                Less than a second counts as one (rule IN-13).
+            name: names the handler in logs; by default its class.
+
+        Raises:
+            InformerStoppedError: the informer has stopped.
+        """
+        if self._stopped:
+            raise InformerStoppedError(f"informer of {self.kind.__name__} has stopped: add handlers before that")
+        period = self._resync() if resync is None else resync
+        registration = Registration(
+            handler,
+            name=name or type(handler).__name__,
+            resync=max(period, 1.0) if period > 0 else 0.0,
+            wants_unchanged=bool(resync),
+            snapshot=self.store.values,
+            forget=self._registrations.remove,
+        )
+        for obj in self.store.values():
+            registration.push("initial", NOTHING, obj)
+        if self._synced:
+            registration.push("synced", NOTHING, NOTHING)
+        self._registrations.append(registration)
+        if self._tasks is not None:
+            self._start(self._tasks, registration)
+        return registration
+
+    def add_index(self, name: str, function: IndexFunction) -> None:
+        """Index the stored and all later objects (rule IN-15).
+
+        Raises:
+            ValueError: the name is taken by another function.
+        """
+        self.store.add_index(name, function)
+
+    def part_for(self, namespace: str) -> Part | None:
+        """Return the list-and-watch that covers a namespace, or None. For the cache alone."""
+        if self._everything is not None:
+            return self._everything
+        return next((part for part in self._parts if part.scope.covers(namespace)), None)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The list-and-watches' state. For the cache alone."""
+        return self._parts
+
+    async def run(self) -> None:
+        """List, watch and deliver until cancelled or stopped; the streams are closed at once then."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for registration in self._registrations:
+                    self._start(tasks, registration)
+                for part, reflector in zip(self._parts, self._reflectors, strict=True):
+                    where = f" in {part.scope.namespace}" if part.scope.namespace else ""
+                    tasks.start_soon(reflector.run, name=f"reflector {self.kind.resource.group_kind}{where}")
+                if self._stopped:
+                    tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            self.stop()
+
+    def stop(self) -> None:
+        """End the informer; waiters and later handlers get an InformerStoppedError."""
+        self._stopped = True
+        self._settled.set()
+        for registration in self._registrations:
+            registration.close()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    def tell(self, change: Change, old: RawObject, new: RawObject) -> None:
+        """Pass a change on to all handlers. For the parts alone."""
+        for registration in self._registrations:
+            registration.push(change, old, new)
+
+    def tell_unchanged(self, obj: RawObject) -> None:
+        """Pass on that a list shows an object unchanged. For the parts alone."""
+        for registration in self._registrations:
+            if registration.wants_unchanged:
+                registration.push("update", obj, obj)
+
+    def part_synced(self) -> None:
+        """Note that one more first list is in the store. For the parts alone."""
+        if not self._synced and all(part.synced for part in self._parts):
+            self._synced = True
+            self._settled.set()
+            self.tell("synced", NOTHING, NOTHING)
+
+    def _start(self, tasks: anyio.abc.TaskGroup, registration: Registration) -> None:
+        name = f"handler {registration.name} of {self.kind.resource.group_kind}"
+        tasks.start_soon(registration.deliver, name=name)
+        if registration.resync:
+            tasks.start_soon(registration.deliver_resyncs, name=f"resync of {name}")
+
+
+class Part(Sink):
+    """What one list-and-watch of an informer has brought into the store."""
+
+    def __init__(self, scope: Scope, informer: Informer[Any]) -> None:
+        self.scope = scope
+        self.version = ""
+        self.synced = False
+        self.pending = PendingWrites()
+        self._informer = informer
+        self._store = informer.store
+
+    async def replace(self, objects: list[RawObject], version: str) -> None:
+        """Make the store equal to a list: first what vanished goes, then the rest comes (rule IN-2)."""
+        listed = await self._transformed(objects)
+        done = 0
+        for key in self._store.keys_where(self.scope.covers):
+            if key not in listed:
+                self._remove(key, "vanished")
+                done += 1
+                if done % SLICE == 0:
+                    await anyio.lowlevel.checkpoint()
+        for key, obj in listed.items():
+            self._put(key, obj)
+            done += 1
+            if done % SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+        self.progressed(version)
+        self.pending.replaced(self.stored_uid)
+        if not self.synced:
+            self.synced = True
+            self._informer.part_synced()
+
+    def apply(self, change: str, obj: RawObject) -> None:
+        """Take one change from the watch."""
+        if self.scope.transform is not None:
+            obj = self.scope.transform(obj)
+        key = key_of(obj)
+        if change != "DELETED":
+            self._put(key, obj)
+            return
+        old = self._store.delete(key)
+        if old is not None:
+            # IN-7: the handlers get the object as the delete shows it, with the delete's own version.
+            self._informer.tell("delete", obj, NOTHING)
+        if self.pending:
+            self.pending.gone(key, obj["metadata"].get("uid", ""))
+
+    def progressed(self, version: str) -> None:
+        """Note how far the watch has come, and let readers go that waited for that."""
+        self.version = version
+        if self.pending:
+            self.pending.reached(version)
+
+    def stored_uid(self, key: str) -> str:
+        """Return the UID of the stored object of a key, empty for none."""
+        stored = self._store.get(key)
+        return stored["metadata"].get("uid", "") if stored is not None else ""
+
+    async def _transformed(self, objects: list[RawObject]) -> dict[str, RawObject]:
+        transform = self.scope.transform
+        listed = {}
+        for done, obj in enumerate(objects, 1):
+            if transform is not None:
+                obj = transform(obj)
+            listed[key_of(obj)] = obj
+            if done % SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+        return listed
+
+    def _put(self, key: str, obj: RawObject) -> None:
+        informer = self._informer
+        store = self._store
+        old = store.get(key)
+        if old is None:
+            store.put(key, obj)
+            informer.tell("add" if self.synced else "initial", NOTHING, obj)
+            return
+        before, after = old["metadata"], obj["metadata"]
+        version = after.get("resourceVersion")
+        if version and version == before.get("resourceVersion"):
+            informer.tell_unchanged(old)
+            return
+        store.put(key, obj)
+        informer.tell("update", old, obj)
+        if self.pending and before.get("uid") != after.get("uid"):
+            self.pending.gone(key, before.get("uid", ""))
+
+    def _remove(self, key: str, change: Change) -> None:
+        old = self._store.delete(key)
+        if old is not None:
+            self._informer.tell(change, old, NOTHING)
+            if self.pending:
+                self.pending.gone(key, old["metadata"].get("uid", ""))

@@ -1,0 +1,105 @@
+"""The ordinary list of a reflector: versions, pages, and what is done when a page token expires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import anyio.lowlevel
+import orjson
+
+from pyreconcile.api import RawObject, Resource
+from pyreconcile.cache._options import Scope
+from pyreconcile.client import ApiError, ExpiredError, GoneError, RequestTimeoutError
+
+PAGE = 500
+"""Objects asked for in one page (client-go ``tools/pager/pager.go``; runtime contract, section 5.1)."""
+
+
+class Requests(Protocol):
+    """What a list needs of the client's transport."""
+
+    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+        """Send a request and return the body of the answer."""
+
+
+class Lister:
+    """Lists one scope of a resource.
+
+    Args:
+        transport: sends the requests.
+        resource: what to list.
+        scope: namespace and selectors.
+        page: objects in one page.
+    """
+
+    def __init__(self, transport: Requests, resource: Resource, scope: Scope, *, page: int = PAGE) -> None:
+        self._transport = transport
+        self._resource = resource
+        self._path = resource.path(scope.namespace)
+        self._query = scope.query
+        self._limit = page
+        # A server without watch cache answers "any version" in pages; then later lists must be paged too (RF-7).
+        self._server_pages = False
+
+    async def fetch(self, version: str) -> tuple[list[RawObject], str]:
+        """Return all objects and the version they are of.
+
+        Args:
+            version: ``"0"`` for any cached state, ``""`` for the newest state, else a state not older than it.
+
+        Raises:
+            ApiError: as answered; `is_too_old` and `is_too_large` tell the two that need another version.
+            ValueError: the answer is no list of this kind.
+        """
+        paged = version in ("", "0") or self._server_pages
+        query = dict(self._query)
+        if version:
+            query["resourceVersion"] = version
+        first = dict(query, limit=str(self._limit)) if paged else query
+        items, listed, token = await self._page_of(first)
+        if token and version == "0":
+            self._server_pages = True
+        while token:
+            following = dict(self._query, limit=str(self._limit))
+            following["continue"] = token
+            try:
+                more, _, token = await self._page_of(following)
+            except ApiError as error:
+                if not is_too_old(error):
+                    raise
+                # RF-8: the rest of this snapshot is gone; one list without pages cannot expire half-way.
+                items, listed, token = await self._page_of(query)
+                continue
+            items += more
+        return items, listed
+
+    async def _page_of(self, query: Mapping[str, str]) -> tuple[list[RawObject], str, str]:
+        body = await self._transport.request("GET", self._path, query=query)
+        answer: dict[str, Any] = orjson.loads(body)
+        kind = answer.get("kind", "")
+        if kind == "Table" or not kind.endswith("List"):
+            raise ValueError(f"list of {self._resource.plural}: the server answered a {kind or 'body without kind'}")
+        items: list[RawObject] = answer.get("items") or []
+        api_version, item_kind = self._resource.api_version, self._resource.kind
+        for item in items:
+            # RF-10: the server leaves them out of the items of a list.
+            item["apiVersion"] = api_version
+            item["kind"] = item_kind
+        await anyio.lowlevel.checkpoint()
+        metadata = answer.get("metadata") or {}
+        return items, metadata.get("resourceVersion") or "", metadata.get("continue") or ""
+
+
+def is_too_old(error: Exception) -> bool:
+    """Tell whether the server no longer has the version, or the rest of a paged list."""
+    return isinstance(error, ExpiredError | GoneError)
+
+
+def is_too_large(error: Exception) -> bool:
+    """Tell whether the server has not reached the version yet (rule RF-9)."""
+    if not isinstance(error, ApiError):
+        return False
+    if any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes):
+        return True
+    return isinstance(error, RequestTimeoutError) and "Too large resource version" in error.message

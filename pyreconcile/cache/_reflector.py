@@ -1,0 +1,361 @@
+"""List and watch: keeps a sink equal to one scope of a resource on the server (rules RF-1 to RF-18)."""
+
+from __future__ import annotations
+
+import random as _random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+import orjson
+import structlog
+
+from pyreconcile.api import RawObject, Resource
+from pyreconcile.cache._backoff import Backoff
+from pyreconcile.cache._lister import Lister, Requests, is_too_large, is_too_old
+from pyreconcile.cache._options import Scope
+from pyreconcile.cache._store import key_of
+from pyreconcile.client import (
+    ApiError,
+    BadRequestError,
+    ConnectionLostError,
+    InvalidError,
+    RequestTimeoutError,
+    TooManyRequestsError,
+    error_from_status,
+)
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+WATCH_SECONDS = (300, 600)
+"""The server ends a watch after a random time in this range (runtime contract, section 5.1)."""
+
+WATCH_MARGIN = 5.0
+"""Seconds past that time after which the client ends it itself (rule RF-16; kube-rs does the same)."""
+
+SILENCE = 70.0
+"""Seconds without a byte after which a watch counts as dead.
+
+The server sends a bookmark about once a minute, so a live watch is seldom silent for longer. HTTP/1.1 has no ping that
+would tell; ending a watch that was merely quiet costs one request and no list.
+"""
+
+SHORT_WATCH = 1.0
+"""A watch that ends sooner than this many seconds, with no event, is an error (runtime contract, section 5.1)."""
+
+SLICE = 1 << 20
+"""Bytes of events handled before other tasks get their turn (rule RF-17); each event counts as at least 1 KiB."""
+
+log = structlog.get_logger()
+
+
+class Transport(Requests, Protocol):
+    """What a reflector needs of the client's transport."""
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = SILENCE
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open a stream of lines; ``idle_timeout`` is the longest silence in seconds."""
+
+
+class Sink(Protocol):
+    """Takes what a reflector sees, in order."""
+
+    async def replace(self, objects: list[RawObject], version: str) -> None:
+        """Take the full state at a version."""
+
+    def apply(self, change: str, obj: RawObject) -> None:
+        """Take one change: ADDED, MODIFIED or DELETED, with the object after it (or last, when deleted)."""
+
+    def progressed(self, version: str) -> None:
+        """Everything up to this version has been given."""
+
+
+@dataclass(slots=True)
+class ServerSupport:
+    """What was learnt about the server, shared by all reflectors of a process (rule RF-5)."""
+
+    streaming_list: bool = True
+
+
+@dataclass(slots=True)
+class ReflectorStats:
+    """Counters of one reflector; they only grow."""
+
+    lists: int = 0
+    streaming_lists: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+class WatchFailedError(Exception):
+    """A watch ended in a way that calls for a fresh list; the message says how."""
+
+
+class Reflector:
+    """Keeps a sink up to date until it is cancelled.
+
+    Args:
+        transport: sends requests and opens streams.
+        resource: what to watch.
+        scope: namespace and selectors.
+        sink: takes state and changes.
+        support: what is known about the server, shared by the reflectors of a process.
+        first_version: version of the first list: ``"0"`` any state the server has at hand, ``""`` the newest, else
+            one that is not older.
+        lists: bounds how many initial lists run at once (rule RF-18).
+        backoff: the wait after an error.
+        silence: seconds without a byte after which a watch is taken for dead.
+        random: a number in [0, 1).
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        resource: Resource,
+        scope: Scope,
+        sink: Sink,
+        *,
+        support: ServerSupport | None = None,
+        first_version: str = "0",
+        lists: anyio.Semaphore | None = None,
+        backoff: Backoff | None = None,
+        silence: float = SILENCE,
+        random: Callable[[], float] = _random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._resource = resource
+        self._path = resource.path(scope.namespace)
+        self._scope = scope
+        self._sink = sink
+        self._support = support or ServerSupport()
+        self._lists = lists or anyio.Semaphore(1)
+        self._lister = Lister(transport, resource, scope)
+        self._clock = clock
+        self._random = random
+        self._backoff = backoff or Backoff(clock=clock, random=random)
+        self._silence = silence
+        self._first_version = first_version
+        self._version: str | None = None
+        self._expired = False
+        self._listing = False
+        self._lasted = False
+        self._holds_slot = False
+        self._log = log.bind(kind=self._resource.kind, namespace=scope.namespace)
+        self.stats = ReflectorStats()
+        self.last_error: Exception | None = None
+        self._last_contact = clock()
+        self._down_since: float | None = clock()
+
+    @property
+    def down_for(self) -> float:
+        """Seconds since the last watch ended, 0 while one is open."""
+        return 0.0 if self._down_since is None else self._clock() - self._down_since
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the server last sent anything."""
+        return self._clock() - self._last_contact
+
+    @property
+    def version(self) -> str:
+        """The version up to which the sink has seen everything; empty before the first list."""
+        return self._version or ""
+
+    async def run(self) -> None:
+        """List and watch for ever. Errors are logged, kept in ``last_error`` and followed by a wait.
+
+        Cancelled: closes the stream at once, without waiting for the server.
+        """
+        while True:
+            try:
+                await self._round()
+            except Exception as error:
+                self._failed(error)
+            await anyio.sleep(self._backoff.next())
+
+    async def _round(self) -> None:
+        await self._lists.acquire()
+        self._holds_slot = True
+        try:
+            if not await self._streaming_list():
+                await self._plain_list()
+        finally:
+            self._release_slot()
+        while True:
+            await self._follow(self.version, listing=False)
+
+    async def _streaming_list(self) -> bool:
+        """List by a watch and go on with it; False when an ordinary list is due (rules RF-2 to RF-5)."""
+        while self._support.streaming_list:
+            start = "" if self._expired else self.version
+            self.stats.streaming_lists += 1
+            self._listing = True
+            try:
+                await self._follow(start, listing=True)
+            except Exception as error:
+                if not self._listing:
+                    raise
+                if _is_lost(error) or isinstance(error, TooManyRequestsError):
+                    self._note(error)
+                    await anyio.sleep(self._backoff.next())
+                    continue
+                if start and (is_too_old(error) or is_too_large(error)):
+                    self._expired = True
+                    continue
+                if isinstance(error, InvalidError | BadRequestError):
+                    self._support.streaming_list = False
+                self._log.info("streaming list not possible, listing by pages", error=str(error))
+                return False
+            if self._listing:
+                # A server that does not know streaming lists ignores the parameter and never sends the mark.
+                self._log.info("streaming list ended without its mark, listing by pages")
+                return False
+            return True
+        return False
+
+    async def _plain_list(self) -> None:
+        version = "" if self._expired else self.version or self._first_version
+        self.stats.lists += 1
+        try:
+            objects, listed = await self._lister.fetch(version)
+        except ApiError as error:
+            if not version or not (is_too_old(error) or is_too_large(error)):
+                raise
+            self._note(error)
+            self._expired = True
+            self.stats.lists += 1
+            objects, listed = await self._lister.fetch("")
+        await self._replace(objects, listed)
+
+    async def _replace(self, objects: list[RawObject], version: str) -> None:
+        await self._sink.replace(objects, version)
+        self._version = version
+        self._expired = False
+        self._listing = False
+        self._last_contact = self._clock()
+        self._release_slot()
+
+    def _release_slot(self) -> None:
+        if self._holds_slot:
+            self._holds_slot = False
+            self._lists.release()
+
+    async def _follow(self, start: str, *, listing: bool) -> None:
+        """Watch from a version to the end of the stream; returns when the next watch may follow without a list."""
+        try:
+            lasted = await self._watch(start, listing=listing)
+        except Exception as error:
+            if self._listing or not (_is_lost(error) or isinstance(error, TooManyRequestsError)):
+                raise
+            # RF-11: the version is still good, so a new list would only add load.
+            self._note(error)
+            if isinstance(error, TooManyRequestsError) or not self._lasted:
+                await anyio.sleep(self._backoff.next())
+            return
+        if not lasted:
+            raise WatchFailedError(f"watch of {self._resource.plural} ended within {SHORT_WATCH:g} s and without event")
+
+    async def _watch(self, start: str, *, listing: bool) -> bool:
+        low, high = WATCH_SECONDS
+        seconds = int(low + (high - low) * self._random())
+        query = {
+            **self._scope.query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        if start:
+            query["resourceVersion"] = start
+        if listing:
+            query["sendInitialEvents"] = "true"
+            query["resourceVersionMatch"] = "NotOlderThan"
+        self.stats.watches += 1
+        self._lasted = False
+        began = self._clock()
+        received = self.stats.events + self.stats.bookmarks
+        try:
+            # Two limits: a silent stream, and one that a proxy keeps alive past the server's own end (RF-16).
+            with anyio.move_on_after(seconds + WATCH_MARGIN):
+                async with self._transport.stream(self._path, query=query, idle_timeout=self._silence) as lines:
+                    self._down_since = None
+                    self._last_contact = self._clock()
+                    await self._read(lines, known=start not in ("", "0"), listing=listing)
+        finally:
+            self._down_since = self._clock()
+            self._lasted = self.stats.events + self.stats.bookmarks > received or self._clock() - began >= SHORT_WATCH
+        return self._lasted
+
+    async def _read(self, lines: AsyncIterator[bytes], *, known: bool, listing: bool) -> None:
+        sink = self._sink
+        stats = self.stats
+        kind = self._resource.kind
+        initial: dict[str, RawObject] | None = {} if listing else None
+        work = 0
+        async for line in lines:
+            self._last_contact = self._clock()
+            event: dict[str, Any] = orjson.loads(line)
+            change: str = event["type"]
+            obj: RawObject = event["object"]
+            if change == "ERROR":
+                raise error_from_status(obj)
+            try:
+                version: str = obj["metadata"]["resourceVersion"]
+                if obj["kind"] != kind:
+                    raise ValueError(obj["kind"])
+            except (KeyError, TypeError, ValueError):
+                self._log.warning("event dropped: not an object of this kind", change=change)
+                continue
+            if change == "BOOKMARK":
+                stats.bookmarks += 1
+                if initial is not None:
+                    annotations = obj["metadata"].get("annotations") or {}
+                    if annotations.get(INITIAL_EVENTS_END) != "true":
+                        continue
+                    await self._replace(list(initial.values()), version)
+                    initial = None
+                known = True
+                self._version = version
+                sink.progressed(version)
+            elif change in ("ADDED", "MODIFIED", "DELETED"):
+                stats.events += 1
+                if initial is not None:
+                    if change == "DELETED":
+                        initial.pop(key_of(obj), None)
+                    else:
+                        initial[key_of(obj)] = obj
+                else:
+                    sink.apply(change, obj)
+                    # RF-15: after a watch from nowhere the first ADDED events come in any order.
+                    known = known or change != "ADDED"
+                    if known:
+                        self._version = version
+                        sink.progressed(version)
+            else:
+                self._log.warning("event dropped: unknown type", change=change)
+            work += 1024 + len(line)
+            if work > SLICE:
+                work = 0
+                await anyio.lowlevel.checkpoint()
+
+    def _failed(self, error: Exception) -> None:
+        self._note(error)
+        self._log.warning("watch failed, listing again after a wait", error=f"{type(error).__name__}: {error}")
+
+    def _note(self, error: Exception) -> None:
+        self.last_error = error
+        name = type(error).__name__
+        self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
+
+
+def _is_lost(error: Exception) -> bool:
+    # A request timeout with code 0 is the client's own limit: no answer came.
+    return isinstance(error, ConnectionLostError) or (isinstance(error, RequestTimeoutError) and error.code == 0)
