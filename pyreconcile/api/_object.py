@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pyreconcile.api import _registry
 from pyreconcile.api._meta import ObjectMeta
@@ -147,24 +148,29 @@ class CustomResource(KubeObject, Generic[SpecT, StatusT]):
         **kwargs: Any,
     ) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if group is None and version is None and kind is None:
+        given = (group, version, kind, plural, singular, short_names, categories, columns, scale, annotations)
+        if not any(given):
             # CustomResource[Spec, Status] itself, or a plain subclass that adds no kind of its own.
             return
         kind = kind or cls.__name__
-        if not group or not version:
-            raise TypeError(
-                f"{kind}: give group and version, as in "
-                f"class {kind}(CustomResource[...], group='labs.example.dev', version='v1')"
-            )
-        if "." not in group:
-            raise TypeError(f"{kind}: group {group!r} needs a dot, as in 'labs.example.dev'")
+        _check_class_arguments(cls, kind, group, version, kwargs)
+        assert group is not None
+        assert version is not None
+        lower = kind.lower()
+        plural, singular = plural or f"{lower}s", singular or lower
+        for what, names in (
+            ("plural", [plural]),
+            ("singular", [singular]),
+            ("short_names", short_names),
+            ("categories", categories),
+        ):
+            _check_names(kind, what, names)
         if scope not in ("Namespaced", "Cluster"):
             raise TypeError(f"{kind}: scope is 'Namespaced' or 'Cluster', not {scope!r}")
-        lower = kind.lower()
-        cls.resource = Resource(group, version, kind, plural or f"{lower}s", scope == "Namespaced")
+        cls.resource = Resource(group, version, kind, plural, scope == "Namespaced")
         cls._name_kind(cls.resource)
         cls.options = CustomResourceOptions(
-            singular=singular or lower,
+            singular=singular,
             list_kind=f"{kind}List",
             short_names=tuple(short_names),
             categories=tuple(categories),
@@ -176,6 +182,39 @@ class CustomResource(KubeObject, Generic[SpecT, StatusT]):
             annotations=annotations,
         )
         _registry.register(cls)
+
+
+_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
+_KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
+
+
+def _check_class_arguments(
+    cls: type[KubeObject], kind: str, group: str | None, version: str | None, unknown: Mapping[str, Any]
+) -> None:
+    if left := sorted(set(unknown) - set(ConfigDict.__annotations__)):
+        raise TypeError(f"{kind}: CustomResource has no class argument {left[0]!r}; its documentation lists them")
+    if not group or not version:
+        raise TypeError(
+            f"{kind}: give group and version, as in "
+            f"class {kind}(CustomResource[...], group='labs.example.dev', version='v1')"
+        )
+    if not _GROUP.fullmatch(group):
+        raise TypeError(f"{kind}: group {group!r} is no lower-case domain with a dot, as in 'labs.example.dev'")
+    if not _LABEL.fullmatch(version):
+        raise TypeError(f"{kind}: version {version!r} is no lower-case name, as in 'v1' or 'v1alpha1'")
+    if not _KIND.fullmatch(kind):
+        raise TypeError(f"{kind}: a kind is a CamelCase name, as in 'ModelCache'")
+    if isinstance(cls.model_fields["spec"].annotation, TypeVar):
+        raise TypeError(f"{kind}: give the models of spec and status, as in CustomResource[{kind}Spec, {kind}Status]")
+
+
+def _check_names(kind: str, what: str, names: Sequence[str]) -> None:
+    if isinstance(names, str):
+        raise TypeError(f"{kind}: {what} is a list of names, as in {what}=[{names!r}]")
+    for name in names:
+        if not _LABEL.fullmatch(name):
+            raise TypeError(f"{kind}: {what}: {name!r} is not made of lower-case letters, digits and '-'")
 
 
 class Unstructured(KubeObject):

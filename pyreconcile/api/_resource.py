@@ -32,7 +32,8 @@ class GroupVersionKind:
 class Resource:
     """A kind and the REST resource that serves it.
 
-    ``plural`` is the lower-case path segment (``statefulsets``); ``namespaced`` tells the scope.
+    ``plural`` is the lower-case path segment (``statefulsets``), empty for a kind that only sub-resources have;
+    ``namespaced`` tells the scope.
     """
 
     group: str
@@ -62,8 +63,11 @@ class Resource:
         An empty ``namespace`` gives the collection over all namespaces.
 
         Raises:
-            ValueError: a namespaced object is named without a namespace.
+            ValueError: a namespaced object is named without a namespace, or the kind is one of a sub-resource only
+                (``autoscaling/v1 Scale``) and has no path of its own.
         """
+        if not self.plural:
+            raise ValueError(f"{self.kind} is the kind of a sub-resource: name the resource that it belongs to")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced:
             if namespace:
