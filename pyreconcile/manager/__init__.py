@@ -1,0 +1,8 @@
+"""The manager: one process's controllers, with client, cache, election, webhooks, probes and metrics."""
+
+from pyreconcile.manager._groups import Runnable
+from pyreconcile.manager._health import HealthCheck, ping
+from pyreconcile.manager._manager import GracefulTimeoutError, Manager
+from pyreconcile.manager._options import ManagerOptions
+
+__all__ = ["GracefulTimeoutError", "HealthCheck", "Manager", "ManagerOptions", "Runnable", "ping"]

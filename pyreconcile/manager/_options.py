@@ -1,0 +1,57 @@
+"""What a manager is configured with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyreconcile.cache import CacheOptions
+from pyreconcile.client import ConnectOptions
+from pyreconcile.election import ElectionOptions
+from pyreconcile.manager._http import parse_address
+from pyreconcile.webhook import WebhookOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerOptions:
+    """How a manager runs.
+
+    Addresses are ``HOST:PORT`` or ``:PORT`` for every interface; port 0 lets the system choose, and ``0`` or an empty
+    text turns the server off.
+
+    Args:
+        connect: how to reach the API server.
+        cache: what is cached.
+        leader_election: takes part in an election when given; without it this process acts at once.
+        metrics_bind_address: where ``/metrics`` is served (default ``:8080``; rule MG-9).
+        health_probe_bind_address: where ``/healthz`` and ``/readyz`` are served (default ``:8081``).
+        webhook: serves admission webhooks when given.
+        graceful_shutdown_timeout: seconds that everything has to end in good order; 0 does not wait, a negative
+            number waits for ever (default 30; rule MG-5).
+        max_concurrent_reconciles: the default for all controllers.
+        max_concurrent_reconciles_by_kind: defaults by ``Kind.group`` (``Kind`` for core) of a controller's own kind.
+        handle_signals: whether SIGTERM and SIGINT stop the manager; only on the main thread (rule MG-7).
+
+    Raises:
+        ValueError: a value is not usable; the message names the field.
+    """
+
+    connect: ConnectOptions = field(default_factory=ConnectOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    leader_election: ElectionOptions | None = None
+    metrics_bind_address: str = ":8080"
+    health_probe_bind_address: str = ":8081"
+    webhook: WebhookOptions | None = None
+    graceful_shutdown_timeout: float = 30.0
+    max_concurrent_reconciles: int = 1
+    max_concurrent_reconciles_by_kind: Mapping[str, int] = field(default_factory=dict)
+    handle_signals: bool = False
+
+    def __post_init__(self) -> None:
+        parse_address("metrics_bind_address", self.metrics_bind_address)
+        parse_address("health_probe_bind_address", self.health_probe_bind_address)
+        if self.max_concurrent_reconciles < 1:
+            raise ValueError(f"max_concurrent_reconciles: must be at least 1, not {self.max_concurrent_reconciles}")
+        for kind, number in self.max_concurrent_reconciles_by_kind.items():
+            if number < 1:
+                raise ValueError(f"max_concurrent_reconciles_by_kind: {kind!r} must be at least 1, not {number}")
