@@ -1,7 +1,7 @@
 """Controllers that come with pyreconcile, one folder each.
 
-Every folder is a module with two names: ``MODELS``, the custom resources it serves, and ``setup(manager)``, which
-registers its controllers and webhooks. `load` imports one by its name in `BUNDLED`; nothing else is imported before.
+Every folder is a module with the names of `Bundle`. `load` imports one by its name in `BUNDLED`; nothing else is
+imported before.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from pyreconcile.api import CustomResource
+    from pyreconcile.api import CustomResource, RawObject
     from pyreconcile.manager import Manager
+    from pyreconcile.webhook import WebhookServer
 
 __all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "load"]
 
@@ -27,10 +28,15 @@ class Bundle(Protocol):
     """What a bundled controller's module offers."""
 
     MODELS: tuple[type[CustomResource[Any, Any]], ...]
+    """The custom resources that it serves."""
 
     @staticmethod
     def setup(manager: Manager) -> None:
         """Register the controllers, and the webhooks if the manager serves them."""
+
+    @staticmethod
+    def webhook_configurations(server: WebhookServer) -> list[RawObject]:
+        """Return what makes the API server ask ``server``, once it listens; empty for a bundle without webhooks."""
 
 
 class UnknownControllerError(ValueError):

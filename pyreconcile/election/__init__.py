@@ -6,6 +6,14 @@ A manager runs one when its options have ``leader_election``; use it directly fo
 
 from pyreconcile.election._campaign import LeaseLock
 from pyreconcile.election._elector import Elector, LeadershipLostError, LockFactory, NotLeaderError
-from pyreconcile.election._options import ElectionOptions
+from pyreconcile.election._options import ElectionOptions, own_namespace
 
-__all__ = ["ElectionOptions", "Elector", "LeadershipLostError", "LeaseLock", "LockFactory", "NotLeaderError"]
+__all__ = [
+    "ElectionOptions",
+    "Elector",
+    "LeadershipLostError",
+    "LeaseLock",
+    "LockFactory",
+    "NotLeaderError",
+    "own_namespace",
+]

@@ -55,7 +55,9 @@ class ElectionOptions:
         if not self.name:
             raise ValueError("name: an election needs the name of its Lease, the same in all replicas")
         if not self.namespace:
-            object.__setattr__(self, "namespace", _own_namespace())
+            object.__setattr__(self, "namespace", own_namespace())
+        if not self.namespace:
+            raise ValueError("namespace: this process runs outside a cluster; say which namespace holds the Lease")
         if not self.identity:
             raise ValueError("identity: must not be empty; leave it out to use hostname_uuid")
         if self.lease_duration < 1 or self.lease_duration != int(self.lease_duration):
@@ -86,11 +88,9 @@ class ElectionOptions:
         return min(5.0, self.renew_deadline)
 
 
-def _own_namespace() -> str:
+def own_namespace() -> str:
+    """Return the namespace of the pod that this process runs in; empty outside a cluster."""
     try:
-        namespace = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+        return NAMESPACE_FILE.read_text(encoding="utf-8").strip()
     except OSError:
-        namespace = ""
-    if not namespace:
-        raise ValueError("namespace: this process runs outside a cluster; say which namespace holds the Lease")
-    return namespace
+        return ""

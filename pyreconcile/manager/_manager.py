@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -118,6 +118,7 @@ class Manager:
             self.webhooks = WebhookServer(options.webhook, metrics=self.metrics)
             self._webhooks.add(self.webhooks)
 
+        self._before_leading: list[Callable[[], Awaitable[None]]] = []
         self._started = False
         self._tasks: TaskGroup | None = None
         self._stop_wanted = anyio.Event()
@@ -212,6 +213,18 @@ class Manager:
         else:
             self._others.add(runnable)
 
+    def before_leading(self, hook: Callable[[], Awaitable[None]]) -> None:
+        """Run a coroutine function once this process may act, before any leader-only runnable starts.
+
+        Webhooks and caches are up by then. Hooks run one after another; an error stops the manager, and a stop that
+        comes first cancels them.
+
+        Raises:
+            RuntimeError: the manager has started.
+        """
+        self._check_not_started("before_leading")
+        self._before_leading.append(hook)
+
     def add_healthz_check(self, name: str, check: HealthCheck) -> None:
         """Register a check under ``/healthz/<name>``: a function or coroutine function that raises when unhealthy.
 
@@ -288,7 +301,16 @@ class Manager:
                 await self.elector.elected.wait()
             if not self._stop_wanted.is_set():
                 self.elected.set()
+                await self._run_hooks()
+            if not self._stop_wanted.is_set():
                 self._leader_only.start(tasks)
+
+    async def _run_hooks(self) -> None:
+        try:
+            for hook in self._before_leading:
+                await hook()
+        except Exception as error:
+            self._fail("before_leading", error)
 
     async def _stop_in_order(self) -> None:
         self._starting.cancel()

@@ -1,0 +1,165 @@
+"""``pyreconcile run``: bundled controllers as one manager process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import click
+import structlog
+
+from pyreconcile.api import ObjectMeta
+from pyreconcile.cli import _logging
+
+if TYPE_CHECKING:
+    from pyreconcile.client import Client
+    from pyreconcile.manager import Manager, ManagerOptions
+    from pyreconcile_controllers import Bundle
+
+DEFAULT_NAMESPACE: Final = "pyreconcile-system"
+"""Where the Lease is when the process runs outside a pod and nothing else is said."""
+
+log = structlog.get_logger()
+
+
+def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    from pyreconcile_controllers import BUNDLED
+
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if value == "all":
+        return tuple(sorted(BUNDLED))
+    if not names:
+        raise click.BadParameter(f"name at least one of {', '.join(sorted(BUNDLED))}")
+    for name in names:
+        if name not in BUNDLED:
+            raise click.BadParameter(f"unknown controller {name!r}: choose from {', '.join(sorted(BUNDLED))}")
+    return names
+
+
+_ADDRESS_HELP = "Address as HOST:PORT or :PORT; 0 turns it off."
+
+
+@click.command()
+@click.option("--controllers", "names", default="all", callback=_names, metavar="A,B", help="Which to run (default all).")
+@click.option("--install", is_flag=True, help="First apply the CRDs, and register this process's webhooks.")
+@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Default: KUBECONFIG, in-cluster, home.")
+@click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Watch only this namespace; may repeat.")
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Act only while holding a Lease.")
+@click.option("--leader-election-id", default="pyreconcile", show_default=True, help="Name of the Lease.")
+@click.option("--leader-election-namespace", help="Namespace of the Lease (default: the pod's, else pyreconcile-system).")
+@click.option("--leader-elect-lease-duration", type=float, default=15.0, show_default=True, metavar="SECONDS")
+@click.option("--leader-elect-renew-deadline", type=float, default=10.0, show_default=True, metavar="SECONDS")
+@click.option("--leader-elect-retry-period", type=float, default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--metrics-bind-address", default=":8080", show_default=True, metavar="ADDRESS", help=_ADDRESS_HELP)
+@click.option("--health-probe-bind-address", default=":8081", show_default=True, metavar="ADDRESS", help=_ADDRESS_HELP)
+@click.option("--webhook-bind-address", default=":9443", show_default=True, metavar="ADDRESS", help=_ADDRESS_HELP)
+@click.option("--max-concurrent-reconciles", type=click.IntRange(1), default=4, show_default=True, help="A controller.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True)
+def run(
+    *,
+    names: tuple[str, ...],
+    log_level: str,
+    log_format: _logging.Format,
+    **settings: Any,
+) -> int:
+    """Run bundled controllers until SIGTERM or SIGINT; a second one ends the process at once."""
+    _logging.configure(level=log_level, log_format=log_format)
+    from pyreconcile.client import ConfigError
+    from pyreconcile.election import LeadershipLostError
+    from pyreconcile_controllers import load
+
+    try:
+        options = _options(**settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        anyio.run(_main, load(names), options, settings["install"])
+    except LeadershipLostError as error:
+        raise click.ClickException(f"leadership was lost: {error}") from None
+    except (ConfigError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    return 0
+
+
+def _options(
+    *,
+    kubeconfig: str | None,
+    namespaces: tuple[str, ...],
+    leader_elect: bool,
+    leader_election_id: str,
+    leader_election_namespace: str | None,
+    leader_elect_lease_duration: float,
+    leader_elect_renew_deadline: float,
+    leader_elect_retry_period: float,
+    metrics_bind_address: str,
+    health_probe_bind_address: str,
+    webhook_bind_address: str,
+    max_concurrent_reconciles: int,
+    install: bool,
+) -> ManagerOptions:
+    from pyreconcile.cache import CacheOptions
+    from pyreconcile.client import ConnectOptions
+    from pyreconcile.election import ElectionOptions, own_namespace
+    from pyreconcile.manager import ManagerOptions
+    from pyreconcile.webhook import WebhookOptions
+
+    election = None
+    if leader_elect:
+        election = ElectionOptions(
+            name=leader_election_id,
+            namespace=leader_election_namespace or own_namespace() or DEFAULT_NAMESPACE,
+            lease_duration=leader_elect_lease_duration,
+            renew_deadline=leader_elect_renew_deadline,
+            retry_period=leader_elect_retry_period,
+        )
+    return ManagerOptions(
+        connect=ConnectOptions(kubeconfig=kubeconfig),
+        cache=CacheOptions(namespaces=namespaces),
+        leader_election=election,
+        metrics_bind_address=metrics_bind_address,
+        health_probe_bind_address=health_probe_bind_address,
+        webhook=None if webhook_bind_address in ("", "0") else WebhookOptions(bind_address=webhook_bind_address),
+        max_concurrent_reconciles=max_concurrent_reconciles,
+        handle_signals=True,
+    )
+
+
+async def _main(bundles: dict[str, Bundle], options: ManagerOptions, install: bool) -> None:
+    from pyreconcile.client import connect
+    from pyreconcile.crd import install_crds
+    from pyreconcile.manager import Manager
+
+    if install:
+        async with connect(options.connect) as client:
+            await install_crds(client, [model for bundle in bundles.values() for model in bundle.MODELS])
+            if options.leader_election is not None:
+                await _ensure_namespace(client, options.leader_election.namespace)
+    async with Manager(options) as manager:
+        for bundle in bundles.values():
+            bundle.setup(manager)
+        if install and manager.webhooks is not None and manager.webhooks.paths:
+            manager.before_leading(lambda: _install_webhooks(manager, bundles))
+        log.info("starting", controllers=list(bundles))
+        await manager.run()
+    log.info("stopped")
+
+
+async def _install_webhooks(manager: Manager, bundles: dict[str, Bundle]) -> None:
+    from pyreconcile.webhook import install
+
+    assert manager.webhooks is not None
+    for name, bundle in bundles.items():
+        if configurations := bundle.webhook_configurations(manager.webhooks):
+            await install(manager.client, configurations)
+            log.info("webhooks_installed", controller=name, port=manager.webhooks.port)
+
+
+async def _ensure_namespace(client: Client, name: str) -> None:
+    from pyreconcile.api.core_v1 import Namespace
+    from pyreconcile.client import AlreadyExistsError
+
+    if await client.find(Namespace, name) is None:
+        with suppress(AlreadyExistsError):
+            await client.create(Namespace(metadata=ObjectMeta(name=name)))
