@@ -2,6 +2,7 @@
 
 from ._control_plane import ControlPlane
 from ._errors import BuildError, ControlPlaneError, DownloadError, ProgramNotFoundError
+from ._running import running
 from ._state import ComponentStatus, PlaneStatus, plane_status, stop_plane
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "PlaneStatus",
     "ProgramNotFoundError",
     "plane_status",
+    "running",
     "stop_plane",
 ]

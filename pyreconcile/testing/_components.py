@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from ._errors import ControlPlaneError
 from ._pki import Authority, KeyPair, signing_pair
 
 __all__ = [
@@ -26,11 +28,13 @@ __all__ = [
     "kubeconfig_text",
     "node",
     "parse_duration",
+    "parse_feature_gates",
     "write_files",
     "write_private",
 ]
 
 HOST = "127.0.0.1"
+LOCK = ".pyreconcile-plane.lock"
 STAGES = Path(__file__).with_name("stages.yaml")
 _SERVED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _GANG_GATE = "GenericWorkload"
@@ -72,6 +76,17 @@ class Layout:
         """The layout of a directory, which may be relative."""
         return cls(directory.absolute())
 
+    def check_ours(self) -> None:
+        """Refuse a directory with files of somebody else: ``clear`` would remove some. Raises ControlPlaneError."""
+        if not self.lock.exists() and any(self.root.iterdir()):
+            raise ControlPlaneError(f"{self.root} is not empty and is no control plane's directory: choose another")
+
+    def clear(self) -> None:
+        """Remove what an earlier plane left."""
+        self.state.unlink(missing_ok=True)
+        for leftover in ("etcd", "logs", "pki", "users"):
+            shutil.rmtree(self.root / leftover, ignore_errors=True)
+
     @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
@@ -85,7 +100,7 @@ class Layout:
     @property
     def lock(self) -> Path:
         """Locked for as long as the plane runs."""
-        return self.root / "lock"
+        return self.root / LOCK
 
     def log(self, component: str) -> Path:
         """A component's log file."""
@@ -277,6 +292,17 @@ def node(index: int) -> dict[str, Any]:
             ]
         },
     }
+
+
+def parse_feature_gates(text: str) -> dict[str, bool]:
+    """Gates written as on Kubernetes' command lines: "A=true,B=false". Raises ValueError that names the wrong part."""
+    gates = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        if not name or value.lower() not in ("true", "false"):
+            raise ValueError(f"feature gate {part!r}: write it as NAME=true or NAME=false")
+        gates[name] = value.lower() == "true"
+    return gates
 
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -79,6 +78,7 @@ class ControlPlane:
         programs: A folder with the programs, or the multi-call program; else see ``find_programs``.
         directory: Where to keep files; kept afterwards. A temporary directory, removed at the end, when None.
         kubeconfig: Use the cluster of this kubeconfig instead.
+        use_existing: Whether USE_EXISTING_CLUSTER decides when it is None, else itself.
         start_timeout: Seconds to become ready; $KUBEBUILDER_CONTROLPLANE_START_TIMEOUT or 60.
         stop_timeout: Seconds between SIGTERM and SIGKILL; $KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT or 20.
         attach_output: Component output joins our standard error; $KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT.
@@ -102,6 +102,7 @@ class ControlPlane:
         programs: Path | None = None,
         directory: Path | None = None,
         kubeconfig: Path | None = None,
+        use_existing: bool | None = None,
         start_timeout: float | None = None,
         stop_timeout: float | None = None,
         attach_output: bool | None = None,
@@ -123,7 +124,7 @@ class ControlPlane:
         self._program_path = programs
         self._directory = directory
         self._existing = kubeconfig
-        if kubeconfig is None and _switch("USE_EXISTING_CLUSTER"):
+        if kubeconfig is None and (_switch("USE_EXISTING_CLUSTER") if use_existing is None else use_existing):
             self._existing = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
         self._start_timeout = start_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT)
         self._stop_timeout = stop_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT)
@@ -223,11 +224,11 @@ class ControlPlane:
         self._layout = layout = Layout.at(root)
         root = layout.root
         root.mkdir(parents=True, exist_ok=True)
+        layout.check_ours()
         scratch = None if self._directory else root
-        self._processes = Processes(root, stop_timeout=self._stop_timeout, scratch=scratch)
+        self._processes = Processes(layout.lock, stop_timeout=self._stop_timeout, scratch=scratch)
         await self._processes.wait_ready()
-        for leftover in ("etcd", "logs", "pki", "users"):
-            shutil.rmtree(root / leftover, ignore_errors=True)
+        layout.clear()
         self._ports = Ports()
         self._authority = Authority()
         write_files(layout, self._authority, self.url)

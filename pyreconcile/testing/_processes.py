@@ -30,7 +30,7 @@ class Processes:
     State is kept by a reader thread, so every method may be called from any event loop.
 
     Args:
-        directory: Where the lock file is.
+        lock: The lock file of the plane's directory.
         stop_timeout: Seconds between SIGTERM and SIGKILL.
         scratch: A directory the supervisor removes when it ends, whatever the reason; None to leave all in place.
 
@@ -38,10 +38,10 @@ class Processes:
         ControlPlaneError: Another plane runs in the directory.
     """
 
-    def __init__(self, directory: Path, *, stop_timeout: float, scratch: Path | None) -> None:
+    def __init__(self, lock: Path, *, stop_timeout: float, scratch: Path | None) -> None:
         self._stop_timeout = stop_timeout
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SUPERVISOR), str(directory / "lock"), str(stop_timeout), scratch or ""],
+            [sys.executable, "-I", "-S", str(_SUPERVISOR), str(lock), str(stop_timeout), str(scratch or "")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
