@@ -13,9 +13,9 @@ from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile_controllers.leaderworkerset import names
 from pyreconcile_controllers.leaderworkerset.revision import Revision, revision_name
 from pyreconcile_controllers.leaderworkerset.rollout import Plan, Strategy
+from pyreconcile_controllers.leaderworkerset.tpu import TPU_RESOURCE
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
-TPU_RESOURCE = "google.com/tpu"
 UNIQUE_PER_REPLICA = "UniquePerReplica"
 
 
@@ -164,9 +164,11 @@ class ExactRevision(ControllerRevision):
 
     def to_json(self) -> bytes:
         """Return the wire form."""
-        raw = self.to_dict()
-        if self._exact:
-            raw["data"] = orjson.Fragment(self._exact)
+        text = super().to_json()
+        if not self._exact:
+            return text
+        raw = orjson.loads(text)
+        raw["data"] = orjson.Fragment(self._exact)
         return orjson.dumps(raw)
 
 

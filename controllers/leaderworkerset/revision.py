@@ -70,12 +70,13 @@ def restore(stored: RawObject, spec: RawObject) -> Revision:
     return revision_of({**spec, **(stored.get("spec") or {})})
 
 
-def differs(revision: Revision, stored: RawObject, spec: RawObject) -> bool:
-    """Tell whether a live ``spec`` with this revision says something else than a stored revision does.
+def differs(revision: Revision, stored: RawObject, spec: Callable[[], RawObject]) -> bool:
+    """Tell whether a live spec with this revision says something else than a stored revision does.
 
+    ``spec`` is called for the live spec when the bytes differ.
     Data written by an older controller, with other empty fields, is the same when it reads the same (LWS §15.2).
     """
-    return go_text(stored) != revision.data and restore(stored, spec).data != revision.data
+    return go_text(stored) != revision.data and restore(stored, spec()).data != revision.data
 
 
 def revision_name(set_name: str, revision: Revision, number: int) -> str:

@@ -34,7 +34,7 @@ def test_lws_5_payload_and_key_equal_go_byte_for_byte(vector):
 def test_lws_5_restoring_a_stored_revision_gives_it_back(vector):
     stored = json.loads(vector["data"])
     assert restore(stored, {"replicas": 3}).data.decode() == vector["data"]
-    assert not differs(revision_of(vector["spec"]), stored, vector["spec"])
+    assert not differs(revision_of(vector["spec"]), stored, lambda: vector["spec"])
 
 
 def test_lws_5_there_are_46_vectors():
@@ -72,13 +72,13 @@ def test_lws_15_2_payload_of_an_older_controller_is_no_change():
     spec = spec_of()
     stored = json.loads(revision_of(spec).data)
     stored["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["creationTimestamp"] = None
-    assert not differs(revision_of(spec), stored, spec)
+    assert not differs(revision_of(spec), stored, lambda: spec)
 
 
 def test_lws_5_a_changed_template_is_a_change():
     stored = json.loads(revision_of(spec_of()).data)
     changed = spec_of(size=5)
-    assert differs(revision_of(changed), stored, changed)
+    assert differs(revision_of(changed), stored, lambda: changed)
 
 
 def test_lws_5_html_characters_are_escaped_as_go_does():
