@@ -1,0 +1,302 @@
+"""The HTTPS server: bodies, types, sizes, certificates, metrics (rules WH-1 to WH-5, MG-12)."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import anyio
+import pytest
+from cryptography import x509
+
+from pyreconcile.api import unstructured
+from pyreconcile.metrics import Metrics
+from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
+from pyreconcile.webhook._certificates import CertificateAuthority
+from pyreconcile.webhook._server import MAX_BODY
+
+Thing = unstructured("example.dev/v1", "Thing")
+PATH = "/validate-example-dev-v1-thing"
+REVIEW = admission_review({"apiVersion": "example.dev/v1", "kind": "Thing", "metadata": {"name": "a"}})
+JSON = {"Content-Type": "application/json"}
+
+
+@asynccontextmanager
+async def serving(server: WebhookServer) -> AsyncIterator[anyio.Event]:
+    stop = anyio.Event()
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(server.run, stop)
+            try:
+                yield stop
+            finally:
+                stop.set()
+
+
+@asynccontextmanager
+async def session(server: WebhookServer) -> AsyncIterator[aiohttp.ClientSession]:
+    trusted = ssl.create_default_context(cadata=server.ca_bundle.decode())
+    async with aiohttp.ClientSession(
+        f"https://localhost:{server.port}", connector=aiohttp.TCPConnector(ssl=trusted)
+    ) as client:
+        yield client
+
+
+def local(metrics: Metrics | None = None, **options) -> WebhookServer:
+    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0", **options), metrics=metrics)
+    server.add_raw_validator(Thing, lambda request: request.warn("seen"))
+    return server
+
+
+async def ask(client: aiohttp.ClientSession, **kwargs):
+    async with client.post(PATH, **kwargs) as response:
+        assert response.status == 200  # whatever the verdict (rule WH-4)
+        assert response.content_type == "application/json"
+        return json.loads(await response.read())
+
+
+async def test_wh_3_review_over_https_is_answered():
+    server = local()
+    async with serving(server), session(server) as client:
+        answer = await ask(client, json=REVIEW, headers=JSON)
+        assert answer["response"] == {
+            "uid": REVIEW["request"]["uid"],
+            "allowed": True,
+            "status": {"code": 200},
+            "warnings": ["seen"],
+        }
+        async with client.post("/nothing", json=REVIEW) as response:
+            assert response.status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "code", "message"),
+    [
+        (b"", JSON, 400, "the body is empty"),
+        (b"{}", {"Content-Type": "text/plain"}, 400, "must be application/json, not 'text/plain'"),
+        (b"{}", {"Content-Type": "application/json; charset=utf-8"}, 400, "must be application/json"),
+        (b"{", JSON, 400, "the body is no JSON"),
+        (b"{}", JSON, 400, "holds no request"),
+        (b" " * MAX_BODY, JSON, 413, "must be smaller than 7340032 bytes"),
+    ],
+    ids=["empty", "type", "type with parameter", "broken", "no review", "too large"],
+)
+async def test_wh_3_bad_body_is_refused_inside_a_review(body, headers, code, message):
+    server = local()
+    async with serving(server), session(server) as client:
+        answer = await ask(client, data=body, headers=headers)
+        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert answer["response"]["allowed"] is False
+        assert answer["response"]["status"]["code"] == code
+        assert message in answer["response"]["status"]["message"]
+
+
+async def test_wh_3_body_without_length_is_limited_too():
+    async def chunks():
+        for _ in range(8):
+            yield b" " * (1024 * 1024)
+
+    server = local()
+    async with serving(server), session(server) as client:
+        # The server may close the connection before it has read what it refuses.
+        try:
+            answer = await ask(client, data=chunks(), headers=JSON)
+        except aiohttp.ClientError:
+            return
+        assert answer["response"]["status"]["code"] == 413
+
+
+async def test_wh_3_largest_body_is_read():
+    server = local()
+    async with serving(server), session(server) as client:
+        body = json.dumps(REVIEW).encode()
+        answer = await ask(client, data=body + b" " * (MAX_BODY - 1 - len(body)), headers=JSON)
+        assert answer["response"]["allowed"] is True
+
+
+async def test_one_connection_serves_many_requests():
+    made, trace = [], aiohttp.TraceConfig()
+
+    async def connected(*_):
+        made.append(1)
+
+    trace.on_connection_create_end.append(connected)
+    server = local()
+    async with serving(server):
+        trusted = ssl.create_default_context(cadata=server.ca_bundle.decode())
+        async with aiohttp.ClientSession(f"https://localhost:{server.port}", trace_configs=[trace]) as client:
+            for _ in range(3):
+                await ask(client, json=REVIEW, headers=JSON, ssl=trusted)
+    assert made == [1]
+
+
+async def test_metrics_count_requests_latency_and_panics():
+    metrics = Metrics()
+    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"), metrics=metrics)
+
+    def broken(request):
+        value = metrics.registry.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": PATH})
+        raise RuntimeError(f"in flight {value:g}")
+
+    server.add_raw_validator(Thing, broken)
+    async with serving(server), session(server) as client:
+        answer = await ask(client, json=REVIEW, headers=JSON)
+    assert answer["response"]["status"]["code"] == 500
+    assert "in flight 1" in answer["response"]["status"]["message"]
+
+    def sample(name, **labels):
+        return metrics.registry.get_sample_value(f"controller_runtime_webhook_{name}", labels)
+
+    assert sample("requests_total", webhook=PATH, code="200") == 1
+    assert sample("requests_total", webhook=PATH, code="500") == 0
+    assert sample("requests_in_flight", webhook=PATH) == 0
+    assert sample("latency_seconds_count", webhook=PATH) == 1
+    assert sample("panics_total") == 1
+
+
+async def test_handler_is_cut_off_at_the_timeout_that_the_api_server_names():
+    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"))
+
+    async def slow(request):
+        await anyio.sleep_forever()
+
+    server.add_raw_validator(Thing, slow)
+    async with (
+        serving(server),
+        session(server) as client,
+        client.post(f"{PATH}?timeout=1s", json=REVIEW, headers=JSON) as response,
+    ):
+        answer = json.loads(await response.read())
+    assert answer["response"]["status"]["message"] == "the webhook's handler took longer than 1 s"
+
+
+async def test_wh_1_readiness_needs_a_handshake():
+    server = local()
+    with pytest.raises(RuntimeError, match="does not listen"):
+        await server.check_ready()
+    async with serving(server):
+        await server.check_ready()
+    with pytest.raises(RuntimeError, match="does not listen"):
+        _ = server.port
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", ":x", ":70000"])
+def test_a_wrong_bind_address_is_refused_at_once(address):
+    with pytest.raises(ValueError, match="bind_address"):
+        WebhookServer(WebhookOptions(bind_address=address))
+
+
+async def test_empty_host_serves_every_interface_on_one_port():
+    server = WebhookServer(WebhookOptions(bind_address=":0"))
+    server.add_raw_validator(Thing, lambda request: None)
+    async with serving(server):
+        await server.check_ready()
+        await (await anyio.connect_tcp("127.0.0.1", server.port)).aclose()
+
+
+async def test_a_taken_port_is_an_error_and_ends_the_run():
+    first = local()
+    async with serving(first):
+        second = WebhookServer(WebhookOptions(bind_address=f"127.0.0.1:{first.port}"))
+        with pytest.raises(OSError, match="address already in use"):
+            await second.run(anyio.Event())
+
+
+async def test_stop_lets_a_running_request_end():
+    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"))
+    started, release = anyio.Event(), anyio.Event()
+
+    async def wait(request):
+        started.set()
+        await release.wait()
+
+    server.add_raw_validator(Thing, wait)
+    answers = []
+
+    async def post(client):
+        answers.append(await ask(client, json=REVIEW, headers=JSON))
+
+    async with serving(server) as stop, session(server) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(post, client)
+        await started.wait()
+        stop.set()
+        release.set()
+    assert answers[0]["response"]["allowed"] is True
+
+
+def test_generated_certificate_names_hosts_and_service():
+    options = WebhookOptions(hosts=("localhost", "10.0.0.7"), service=ServiceReference(namespace="ns", name="svc"))
+    authority = x509.load_pem_x509_certificate(WebhookServer(options).ca_bundle)
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is True
+    maker = CertificateAuthority()
+    pair = maker.issue(["localhost", "10.0.0.7", "svc.ns.svc"])
+    leaf = x509.load_pem_x509_certificate(pair.certificate)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "svc.ns.svc"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(maker.certificate))
+    assert "PRIVATE KEY" not in repr(pair)
+    with pytest.raises(ValueError, match="hosts is empty"):
+        maker.issue([])
+
+
+def write_pair(folder, authority):
+    pair = authority.issue(["localhost"])
+    (folder / "tls.crt").write_bytes(pair.certificate)
+    (folder / "tls.key").write_bytes(pair.key)
+    (folder / "ca.crt").write_bytes(authority.certificate)
+    return x509.load_pem_x509_certificate(pair.certificate).serial_number
+
+
+async def served_serial(server):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    stream = await anyio.connect_tcp("127.0.0.1", server.port, ssl_context=context, tls_standard_compatible=False)
+    async with stream:
+        der = stream.extra(anyio.streams.tls.TLSAttribute.peer_certificate_binary)
+    return x509.load_der_x509_certificate(der).serial_number
+
+
+async def test_mg_12_certificate_files_are_reloaded_and_a_broken_pair_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyreconcile.webhook._server.CERTIFICATE_POLL", 0.02)
+    authority = CertificateAuthority()
+    first = write_pair(tmp_path, authority)
+    metrics = Metrics()
+    server = local(metrics, cert_dir=tmp_path)
+    assert server.ca_bundle == authority.certificate
+
+    def reads(kind=""):
+        return metrics.registry.get_sample_value(f"certwatcher_read_certificate{kind}_total")
+
+    async def polled():
+        seen = reads()
+        while reads() < seen + 2:
+            await anyio.sleep(0.01)
+
+    async with serving(server):
+        assert await served_serial(server) == first
+        (tmp_path / "tls.key").write_bytes(authority.issue(["localhost"]).key)
+        while not reads("_errors"):
+            await anyio.sleep(0.01)
+        assert await served_serial(server) == first
+        (tmp_path / "tls.crt").unlink()
+        await polled()
+        assert await served_serial(server) == first
+        second = write_pair(tmp_path, authority)
+        while await served_serial(server) != second:
+            await anyio.sleep(0.01)
+
+
+async def test_missing_certificate_files_end_the_run(tmp_path):
+    with pytest.raises(OSError, match=r"tls\.crt"):
+        await local(cert_dir=tmp_path).run(anyio.Event())
+
+
+async def test_wh_1_with_a_client_ca_a_client_must_show_a_certificate(tmp_path):
+    authority = CertificateAuthority()
+    (tmp_path / "client-ca.crt").write_bytes(authority.certificate)
+    server = local(client_ca=tmp_path / "client-ca.crt")
+    async with serving(server), session(server) as client:
+        with pytest.raises(aiohttp.ClientError):
+            await ask(client, json=REVIEW, headers=JSON)
