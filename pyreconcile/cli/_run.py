@@ -37,25 +37,27 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
     return names
 
 
-_ADDRESS_HELP = "Address as HOST:PORT or :PORT; 0 turns it off."
+_LEVELS = ("debug", "info", "warning", "error")
+_ADDRESS: dict[str, Any] = {"show_default": True, "metavar": "HOST:PORT", "help": "0 turns this server off."}
+_SECONDS: dict[str, Any] = {"type": float, "show_default": True, "metavar": "SECONDS"}
 
 
 @click.command()
-@click.option("--controllers", "names", default="all", callback=_names, metavar="A,B", help="Which to run (default all).")
+@click.option("--controllers", "names", default="all", callback=_names, metavar="A,B", help="Which to run.")
 @click.option("--install", is_flag=True, help="First apply the CRDs, and register this process's webhooks.")
-@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Default: KUBECONFIG, in-cluster, home.")
+@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Else KUBECONFIG, in-cluster, home.")
 @click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Watch only this namespace; may repeat.")
-@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Act only while holding a Lease.")
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Act only with the Lease.")
 @click.option("--leader-election-id", default="pyreconcile", show_default=True, help="Name of the Lease.")
-@click.option("--leader-election-namespace", help="Namespace of the Lease (default: the pod's, else pyreconcile-system).")
-@click.option("--leader-elect-lease-duration", type=float, default=15.0, show_default=True, metavar="SECONDS")
-@click.option("--leader-elect-renew-deadline", type=float, default=10.0, show_default=True, metavar="SECONDS")
-@click.option("--leader-elect-retry-period", type=float, default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--metrics-bind-address", default=":8080", show_default=True, metavar="ADDRESS", help=_ADDRESS_HELP)
-@click.option("--health-probe-bind-address", default=":8081", show_default=True, metavar="ADDRESS", help=_ADDRESS_HELP)
-@click.option("--webhook-bind-address", default=":9443", show_default=True, metavar="ADDRESS", help=_ADDRESS_HELP)
-@click.option("--max-concurrent-reconciles", type=click.IntRange(1), default=4, show_default=True, help="A controller.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--leader-election-namespace", help=f"Namespace of the Lease; else the pod's, or {DEFAULT_NAMESPACE}.")
+@click.option("--leader-elect-lease-duration", default=15.0, **_SECONDS)
+@click.option("--leader-elect-renew-deadline", default=10.0, **_SECONDS)
+@click.option("--leader-elect-retry-period", default=2.0, **_SECONDS)
+@click.option("--metrics-bind-address", default=":8080", **_ADDRESS)
+@click.option("--health-probe-bind-address", default=":8081", **_ADDRESS)
+@click.option("--webhook-bind-address", default=":9443", **_ADDRESS)
+@click.option("--max-concurrent-reconciles", type=click.IntRange(1), default=4, show_default=True, metavar="N")
+@click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True)
 def run(
     *,
