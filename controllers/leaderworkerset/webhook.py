@@ -12,6 +12,7 @@ from typing import Any, Final
 from pyreconcile.api import RawObject
 from pyreconcile.api.core_v1 import Pod
 from pyreconcile.webhook import AdmissionRequest, AdmissionWebhook, FieldError, FieldErrors, WebhookServer
+from pyreconcile.webhook import webhook_configurations as build_configurations
 from pyreconcile_controllers.leaderworkerset.names import SET_NAME_LABEL, SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION
 from pyreconcile_controllers.leaderworkerset.pod_webhook import mutate_pod
 from pyreconcile_controllers.leaderworkerset.rollout import scaled_value
@@ -61,6 +62,17 @@ def register(server: WebhookServer) -> None:
     server.add_raw_validator(LeaderWorkerSet, _check_set)
     server.add_mutator(Pod, mutate_pod)
     server.add_raw_validator(Pod, _accept)
+
+
+def webhook_configurations(server: WebhookServer) -> list[RawObject]:
+    """Return the two webhook configurations under the Go controller's names; see `pyreconcile.webhook`.
+
+    Raises:
+        RuntimeError: the server does not listen yet and no Service stands in front of it.
+    """
+    return build_configurations(
+        server, WEBHOOKS, mutating_name=MUTATING_CONFIGURATION, validating_name=VALIDATING_CONFIGURATION
+    )
 
 
 def mutate_set(raw: RawObject, _request: AdmissionRequest | None = None) -> None:

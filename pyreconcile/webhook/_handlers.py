@@ -12,6 +12,7 @@ import structlog
 from pydantic import ValidationError
 
 from pyreconcile.api import KubeObject, RawObject, copy_json
+from pyreconcile.client import ApiError
 from pyreconcile.webhook._errors import Denied, FieldErrors
 from pyreconcile.webhook._jsonpatch import rebase, same_json
 from pyreconcile.webhook._request import AdmissionRequest, answer, parse_review
@@ -191,6 +192,10 @@ def _refusal(
         return answer(review, request, code=error.code, message=error.message, reason=error.reason)
     if isinstance(error, FieldErrors):
         return answer(review, request, code=403, message=error.message, reason="Forbidden")
+    if isinstance(error, ApiError) and error.code >= 400:
+        # A look-up of the handler failed: the user sees why (rule WH-4).
+        details = dict(error.details)
+        return answer(review, request, code=error.code, message=str(error), reason=error.reason, details=details)
     on_panic()
     name = type(error).__name__
     if request is not None:

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ConfigDict
 
 from pyreconcile.api import CustomResource, Spec, Status
+from pyreconcile.client import NotFoundError
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook import (
     AdmissionRequest,
@@ -277,6 +278,21 @@ async def test_wh_4_an_error_with_a_status_keeps_it(server):
     server.add_raw_validator(Gadget, check)
     status = (await server.call(VALIDATE, admission_review(gadget())))["response"]["status"]
     assert status == {"code": 429, "reason": "TooManyRequests", "message": "come back later"}
+
+
+async def test_wh_4_an_api_error_of_a_look_up_keeps_its_status(server, metrics):
+    def check(request: AdmissionRequest) -> None:
+        raise NotFoundError('models "m" not found', details={"name": "m", "kind": "models"})
+
+    server.add_raw_validator(Gadget, check)
+    status = (await server.call(VALIDATE, admission_review(gadget())))["response"]["status"]
+    assert status == {
+        "code": 404,
+        "reason": "NotFound",
+        "message": 'models "m" not found',
+        "details": {"name": "m", "kind": "models"},
+    }
+    assert panics(metrics) == 0
 
 
 async def test_wh_5_an_unexpected_exception_is_500_with_uid_and_counted(server, metrics):
