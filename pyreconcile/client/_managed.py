@@ -52,11 +52,10 @@ def _owned_fields(applied: RawObject, live: RawObject, manager: str, subresource
 
 
 def _comparable(obj: RawObject) -> RawObject:
+    # What names the object is never owned.
     fields = {name: value for name, value in obj.items() if name not in _IDENTITY}
-    metadata = fields.get("metadata")
-    if isinstance(metadata, dict):
-        fields["metadata"] = {name: value for name, value in metadata.items() if name not in _META_IDENTITY}
-    return fields
+    metadata = {name: value for name, value in fields.pop("metadata", {}).items() if name not in _META_IDENTITY}
+    return {**fields, "metadata": metadata} if metadata else fields
 
 
 def _covers(applied: Any, live: Any, owned: RawObject, place: Place) -> bool:
@@ -64,20 +63,16 @@ def _covers(applied: Any, live: Any, owned: RawObject, place: Place) -> bool:
     if isinstance(applied, dict):
         if not isinstance(live, dict):
             return False
-        if not _has_children(owned):
+        if not owned:
             return semantic_equal(applied, live, place)
         return _covers_map(applied, live, owned, place)
     if isinstance(applied, list):
         if not isinstance(live, list):
             return False
-        if not _has_children(owned):
+        if not owned:
             return semantic_equal(applied, live, place)
         return _covers_list(applied, live, owned, place)
     return not isinstance(live, dict | list) and scalar_equal(applied, live, place)
-
-
-def _has_children(owned: RawObject) -> bool:
-    return any(child != "." for child in owned)
 
 
 def _covers_map(applied: RawObject, live: RawObject, owned: RawObject, place: Place) -> bool:
@@ -127,7 +122,7 @@ def _covers_keyed(applied: list[Any], live: list[Any], owned: RawObject, childre
         position = at
         full = {**key, **item}
         node = owned[child]
-        if not _has_children(node):
+        if not node:
             # Owned whole, or nothing but its keys.
             if not (semantic_equal(full, live[at], place) or full.keys() == key.keys()):
                 return False

@@ -77,6 +77,11 @@ class Transport:
         return self._host
 
     @property
+    def configuration(self) -> Configuration:
+        """The kubernetes_asyncio settings in use, for that library's own API classes."""
+        return self._configuration
+
+    @property
     def base_url(self) -> str:
         """The server's URL, without a slash at the end."""
         return self._base
