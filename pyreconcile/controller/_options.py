@@ -1,0 +1,45 @@
+"""Options of one controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyreconcile.workqueue import DEFAULT_AGEING, RateLimiter
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerOptions:
+    """How one controller works (RC-8).
+
+    Attributes:
+        max_concurrent_reconciles: objects reconciled at once; never one object twice. None takes the manager's
+            setting for the kind, then its default, then 1 (RC-9).
+        cache_sync_timeout: seconds that the sources may take until their initial lists were handled; 0 is no
+            limit.
+        reconciliation_timeout: seconds one reconcile may take; 0 is no limit.
+        recover_panic: whether an exception that speaks of a bug is retried like any other error; if not, it ends the
+            controller, and with it the manager (RC-5).
+        needs_leader_election: whether the controller runs on the leader only.
+        rate_limiter: backoff after errors; by default per object, 5 ms doubling to 1000 s, counting at most one
+            failure per backoff window (WQ-12, WQ-18). Give each controller a limiter of its own.
+        use_priority_queue: whether news goes before the initial list and resyncs (PQ-1).
+        skip_name_validation: allow a name that another controller of the manager has; both count in its metrics.
+        ageing: priority points that waiting work gains per second; see `PriorityQueue`.
+    """
+
+    max_concurrent_reconciles: int | None = None
+    cache_sync_timeout: float = 120.0
+    reconciliation_timeout: float = 0.0
+    recover_panic: bool = True
+    needs_leader_election: bool = True
+    rate_limiter: RateLimiter | None = None
+    use_priority_queue: bool = True
+    skip_name_validation: bool = False
+    ageing: float = DEFAULT_AGEING
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent_reconciles is not None and self.max_concurrent_reconciles < 1:
+            raise ValueError(f"max_concurrent_reconciles={self.max_concurrent_reconciles}: give 1 or more")
+        for name in ("cache_sync_timeout", "reconciliation_timeout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: give seconds, 0 or more")

@@ -1,0 +1,98 @@
+"""What a reconciler is given, what it returns, and how it says that a retry is of no use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from pyreconcile.api import RawObject, object_key, split_key
+
+
+class Request(NamedTuple):
+    """Names the object to reconcile; ``namespace`` is empty for a cluster-scoped one."""
+
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or ``name`` when cluster-scoped: what the client's verbs take."""
+        return object_key(self.namespace, self.name)
+
+    @classmethod
+    def from_key(cls, key: str) -> Self:
+        """Return the request for a key.
+
+        Raises:
+            ValueError: it is no key.
+        """
+        return cls(*split_key(key))
+
+    @classmethod
+    def for_object(cls, raw: RawObject) -> Self:
+        """Return the request for an object as parsed JSON."""
+        metadata = raw["metadata"]
+        return cls(metadata.get("namespace") or "", metadata["name"])
+
+    def __str__(self) -> str:
+        return self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is to happen after a reconcile that raised nothing; returning None is the same as ``Result()``.
+
+    Attributes:
+        requeue_after: seconds until the object is reconciled again; 0 or less is never (RC-2). Resets the backoff.
+        requeue: reconcile again after the backoff, which goes on growing. Raise an error instead where there is one.
+        priority: queue priority of the requeue; None keeps the present one (RC-3).
+    """
+
+    requeue_after: float = 0.0
+    requeue: bool = False
+    priority: int | None = None
+
+
+class TerminalError(Exception):
+    """A retry is of no use until the object changes: the reconcile counts as failed and is not queued again.
+
+    Raise it ``from`` the error that it comes of, or raise another error ``from`` it: anywhere in the chain counts.
+    """
+
+
+class ReconcileTimeoutError(TimeoutError):
+    """A reconcile ran into the controller's ``reconciliation_timeout``."""
+
+
+BUGS: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+)
+"""Exceptions that tell of a bug, as a panic does in Go: they count in ``reconcile_panics_total`` (RC-5)."""
+
+
+def is_terminal(error: BaseException) -> bool:
+    """Tell whether a TerminalError is in the error's chain of causes; of a group, every member must have one."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        if isinstance(current, TerminalError):
+            return True
+        if isinstance(current, BaseExceptionGroup):
+            return all(is_terminal(member) for member in current.exceptions)
+        seen.add(id(current))
+        current = current.__cause__
+    return False
+
+
+def is_bug(error: BaseException) -> bool:
+    """Tell whether an error is one of `BUGS`, or a group that holds one."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(is_bug(member) for member in error.exceptions)
+    return isinstance(error, BUGS)
