@@ -1,6 +1,6 @@
 """Write the pydantic models of built-in kinds from a running API server's own OpenAPI v3 documents.
 
-Usage: ``python hack/generate_models.py [--kubeconfig K] [--check]``. It writes
+`hack.generate` is the command. It writes
 
 * ``pyreconcile/api/builtin/``: the models; core/v1 is split by kind, so that ConfigMap does not cost what Pod costs;
 * ``pyreconcile/api/builtin/_kinds.py``: kind → module, for the registry;
@@ -8,13 +8,10 @@ Usage: ``python hack/generate_models.py [--kubeconfig K] [--check]``. It writes
 * ``pyreconcile/api/builtin/schema.json``: what a CRD schema needs beyond the Python types (formats, defaults, list
   types), one class a line;
 * ``pyreconcile/api/<group>_<version>.py``: the public, lazy import paths.
-
-With ``--check`` nothing is written; the exit code is 1 when a file on disk is not what the server gives.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import keyword
 import re
@@ -26,11 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
-from kubernetes_asyncio import config
-from kubernetes_asyncio.client import ApiClient
 from pydantic.alias_generators import to_camel
 
+from hack.openapi import Schema, Server
 from pyreconcile.api import Model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,44 +79,6 @@ LATE = ["Pod", "PodTemplate", "ReplicationController", "PersistentVolume", "Node
 HIDDEN = {"io.k8s.api.core.v1.Secret": {"data", "stringData"}}
 EXTRA_KEYS = ("format", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
 RESERVED = set(dir(Model))
-
-Schema = dict[str, Any]
-
-
-@dataclass
-class Server:
-    """What one API server says about itself."""
-
-    version: str
-    schemas: dict[str, Schema] = field(default_factory=dict)
-    # (group/version, kind) → plural, namespaced
-    resources: dict[tuple[str, str], tuple[str, bool]] = field(default_factory=dict)
-    kinds: set[tuple[str, str]] = field(default_factory=set)
-
-
-async def read_server(kubeconfig: str | None) -> Server:
-    """Read version, discovery and OpenAPI documents."""
-    api: ApiClient = await config.new_client_from_config(kubeconfig)
-    async with api:
-        pool = api.rest_client.pool_manager
-        host = str(api.configuration.host)
-
-        async def get(path: str) -> Any:
-            async with pool.get(host + path, headers={"Accept": "application/json"}) as response:
-                response.raise_for_status()
-                return json.loads(await response.read())
-
-        server = Server((await get("/version"))["gitVersion"])
-        for group_version in GROUPS.values():
-            path = f"apis/{group_version}" if "/" in group_version else f"api/{group_version}"
-            server.schemas |= (await get(f"/openapi/v3/{path}"))["components"]["schemas"]
-            for entry in (await get(f"/{path}"))["resources"]:
-                # A sub-resource may have a kind of another group: statefulsets/scale has autoscaling/v1 Scale.
-                own = "/".join(part for part in (entry.get("group"), entry.get("version")) if part)
-                server.kinds.add((own or group_version, entry["kind"]))
-                if "/" not in entry["name"]:
-                    server.resources[group_version, entry["kind"]] = (entry["name"], entry["namespaced"])
-    return server
 
 
 def snake(name: str) -> str:
@@ -412,42 +369,6 @@ def ruff_format(text: str) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
-def generated_files() -> set[Path]:
-    """Return the files on disk that the generator owns."""
-    marker = HEADER.partition(" from")[0]
-    found = {path.relative_to(ROOT) for path in (ROOT / API).rglob("*.py") if marker in path.read_text()[:400]}
-    return found | {API / "builtin/schema.json"}
-
-
-def compare(files: dict[Path, str], *, check: bool) -> list[Path]:
-    """Write the files, or with ``check`` only compare; return those that differ or are left over."""
-    changed = []
-    for path, text in files.items():
-        target = ROOT / path
-        if not target.exists() or target.read_text() != text:
-            changed.append(path)
-            if not check:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text)
-    for path in generated_files() - set(files):
-        changed.append(path)
-        if not check:
-            (ROOT / path).unlink(missing_ok=True)
-    return changed
-
-
-@click.command()
-@click.option("--kubeconfig", help="Kubeconfig of a running server; by default KUBECONFIG or ~/.kube/config.")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 when a file is out of date.")
-def main(kubeconfig: str | None, check: bool) -> None:
-    """Generate the models of built-in kinds."""
-    server = asyncio.run(read_server(kubeconfig))
-    changed = compare(Generator(server).files(), check=check)
-    for path in sorted(changed):
-        print(f"{'out of date' if check else 'written'}: {path}")
-    if check and changed:
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+def is_generated(path: Path) -> bool:
+    """Tell whether a file on disk has the generator's header."""
+    return HEADER.partition(" from")[0] in path.read_text()[:400]
