@@ -110,8 +110,7 @@ def _covers_keyed(applied: list[Any], live: list[Any], owned: RawObject, childre
     for item in applied:
         if not isinstance(item, dict):
             return False
-        # A key that the item leaves out has its default (a port's protocol); it must still be clear which is meant.
-        fitting = [(child, key) for child, key in keys if all(item.get(part, key[part]) == key[part] for part in key)]
+        fitting = [(child, key) for child, key in keys if _is_meant(item, key, owned[child])]
         if len(fitting) != 1:
             return False
         child, key = fitting[0]
@@ -131,6 +130,11 @@ def _covers_keyed(applied: list[Any], live: list[Any], owned: RawObject, childre
         if not _covers_map(full, live[at], node, place):
             return False
     return True
+
+
+def _is_meant(item: RawObject, key: RawObject, owned: RawObject) -> bool:
+    # A key that the item leaves out was filled in with its default (a port's protocol); then it is not owned.
+    return all(item[part] == value if part in item else f"f:{part}" not in owned for part, value in key.items())
 
 
 def _has_key(item: Any, key: RawObject) -> bool:

@@ -71,7 +71,7 @@ def test_he_4_cluster_scoped_object_with_namespaced_owner_is_an_error():
 
 
 def test_he_4_owner_in_another_namespace_is_an_error():
-    with pytest.raises(OwnerError, match="'a'.*'b'"):
+    with pytest.raises(OwnerError, match=r"'a'.*'b'"):
         set_controller_reference(make(Gadget, namespace="a"), make(Widget, namespace="b"))
 
 
