@@ -2,7 +2,8 @@
 
 from pyreconcile.manager._groups import Runnable
 from pyreconcile.manager._health import HealthCheck, ping
-from pyreconcile.manager._manager import GracefulTimeoutError, Manager
+from pyreconcile.manager._lifecycle import GracefulTimeoutError
+from pyreconcile.manager._manager import Manager
 from pyreconcile.manager._options import ManagerOptions
 
 __all__ = ["GracefulTimeoutError", "HealthCheck", "Manager", "ManagerOptions", "Runnable", "ping"]

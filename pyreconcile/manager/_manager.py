@@ -10,30 +10,24 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-import structlog
 from aiohttp import web
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from pyreconcile.api import unstructured
 from pyreconcile.cache import Cache
 from pyreconcile.client import Client, connect
-from pyreconcile.election import Elector, LeadershipLostError
+from pyreconcile.election import Elector
 from pyreconcile.events import EventBroadcaster, EventRecorder
-from pyreconcile.manager._groups import Runnable, RunnableGroup, runnable_name
+from pyreconcile.manager._groups import Runnable
 from pyreconcile.manager._health import HealthCheck, HealthEndpoints
 from pyreconcile.manager._http import HttpServer, text
+from pyreconcile.manager._lifecycle import Lifecycle
 from pyreconcile.manager._options import ManagerOptions
 from pyreconcile.manager._signals import stop_on_signals
 from pyreconcile.metrics import CONTENT_TYPE, Metrics
 from pyreconcile.webhook import WebhookServer
 
-log = structlog.get_logger()
-
 _LEASE = unstructured("coordination.k8s.io/v1", "Lease")
-
-
-class GracefulTimeoutError(Exception):
-    """Something did not end within the graceful shutdown timeout and was cancelled."""
 
 
 class Manager:
@@ -67,8 +61,6 @@ class Manager:
     ) -> None:
         self.options = options = options or ManagerOptions()
         self.metrics = metrics or Metrics()
-        self.elected = anyio.Event()
-        """Set once this process may act; at once when there is no election."""
         self.webhooks: WebhookServer | None = None
         """The webhook server; None when the options have no ``webhook``."""
         connection = options.connect
@@ -88,13 +80,8 @@ class Manager:
         self._exit_process = exit_process
         self._stack = AsyncExitStack()
         self._live: Client | None = None
-
-        # In the order of starting (rule MG-1).
-        self._http = RunnableGroup("http", self._fail)
-        self._webhooks = RunnableGroup("webhooks", self._fail)
-        self._caches = RunnableGroup("caches", self._fail)
-        self._others = RunnableGroup("others", self._fail)
-        self._leader_only = RunnableGroup("leader-only", self._fail)
+        self._led = False
+        self._lifecycle = Lifecycle(self.elector, grace=options.graceful_shutdown_timeout)
 
         self._health = HealthEndpoints()
         if self.elector is not None:
@@ -113,29 +100,16 @@ class Manager:
         )
         for server in (self._health_server, self._metrics_server):
             if server.enabled:
-                self._http.add(server)
+                self._lifecycle.http.add(server)
         if options.webhook is not None:
             self.webhooks = WebhookServer(options.webhook, metrics=self.metrics)
-            self._webhooks.add(self.webhooks)
-
-        self._before_leading: list[Callable[[], Awaitable[None]]] = []
-        self._started = False
-        self._tasks: TaskGroup | None = None
-        self._stop_wanted = anyio.Event()
-        self._workers_ended = anyio.Event()
-        self._election_begins = anyio.Event()
-        self._election_over = anyio.Event()
-        self._starting = anyio.CancelScope()
-        self._stopping = anyio.CancelScope()
-        self._led = False
-        self._error: Exception | None = None
-        self._stop_error: Exception | None = None
+            self._lifecycle.webhooks.add(self.webhooks)
 
     async def __aenter__(self) -> Self:
         """Open the client."""
         self._live = live = await self._stack.enter_async_context(connect(self._connection))
         self._cache = Cache(live, self.options.cache, metrics=self.metrics)
-        self._caches.add(_CacheRunner(self._cache))
+        self._lifecycle.caches.add(_CacheRunner(self._cache))
         self._unfenced = live.with_options(reader=self._cache, write_observer=self._cache)
         guard = None if self.elector is None else self.elector.check
         self._client = live.with_options(reader=self._cache, write_observer=self._cache, write_guard=guard)
@@ -147,6 +121,11 @@ class Manager:
     ) -> None:
         """Close the client."""
         await self._stack.__aexit__(kind, error, traceback)
+
+    @property
+    def elected(self) -> anyio.Event:
+        """Set once this process may act; without an election when all else is up."""
+        return self._lifecycle.elected
 
     @property
     def client(self) -> Client:
@@ -204,14 +183,7 @@ class Manager:
         Raises:
             RuntimeError: the manager is stopping.
         """
-        if self._stop_wanted.is_set():
-            raise RuntimeError(f"cannot add {runnable_name(runnable)!r}: the manager is stopping")
-        if isinstance(runnable, WebhookServer):
-            self._webhooks.add(runnable)
-        elif getattr(runnable, "needs_leader_election", True):
-            self._leader_only.add(runnable)
-        else:
-            self._others.add(runnable)
+        self._lifecycle.add(runnable)
 
     def before_leading(self, hook: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function once this process may act, before any leader-only runnable starts.
@@ -223,7 +195,7 @@ class Manager:
             RuntimeError: the manager has started.
         """
         self._check_not_started("before_leading")
-        self._before_leading.append(hook)
+        self._lifecycle.hooks.append(hook)
 
     def add_healthz_check(self, name: str, check: HealthCheck) -> None:
         """Register a check under ``/healthz/<name>``: a function or coroutine function that raises when unhealthy.
@@ -257,125 +229,11 @@ class Manager:
         """
         self._check_open()
         self._check_not_started("run")
-        self._started = True
+        lifecycle = self._lifecycle
         with ExitStack() as signals:
             if self.options.handle_signals:
-                signals.enter_context(stop_on_signals(self._stop_wanted.set, exit_process=self._exit_process))
-            async with anyio.create_task_group() as services:
-                services.start_soon(self._run_services)
-                try:
-                    async with anyio.create_task_group() as tasks:
-                        await self._run_tasks(tasks, stop, task_status)
-                        tasks.cancel_scope.cancel()
-                finally:
-                    self._stop_wanted.set()
-                    self._workers_ended.set()
-                    self._election_begins.set()
-        self._raise_errors()
-
-    async def _run_tasks(self, tasks: TaskGroup, stop: anyio.Event | None, task_status: TaskStatus[None]) -> None:
-        self._tasks = tasks
-        if stop is not None:
-            tasks.start_soon(self._await_stop, stop)
-        tasks.start_soon(self._start_in_order, tasks, task_status)
-        await self._stop_wanted.wait()
-        if not self.elected.is_set():
-            self._election_over.set()  # rule LE-10
-        await self._stop_in_order()
-
-    async def _await_stop(self, stop: anyio.Event) -> None:
-        await stop.wait()
-        self._stop_wanted.set()
-
-    async def _start_in_order(self, tasks: TaskGroup, task_status: TaskStatus[None]) -> None:
-        with self._starting:
-            for group in (self._http, self._webhooks, self._caches):
-                group.start(tasks)
-                await group.wait_ready()
-                if self._stop_wanted.is_set():
-                    return
-            self._others.start(tasks)
-            task_status.started()
-            if self.elector is not None:
-                self._election_begins.set()
-                await self.elector.elected.wait()
-            if not self._stop_wanted.is_set():
-                self.elected.set()
-                await self._run_hooks()
-            if not self._stop_wanted.is_set():
-                self._leader_only.start(tasks)
-
-    async def _run_hooks(self) -> None:
-        try:
-            for hook in self._before_leading:
-                await hook()
-        except Exception as error:
-            self._fail("before_leading", error)
-
-    async def _stop_in_order(self) -> None:
-        self._starting.cancel()
-        workers = (self._others, self._leader_only)
-        groups = (*workers, self._caches, self._webhooks, self._http)
-        grace = self.options.graceful_shutdown_timeout
-        late: list[str] = []
-        with self._stopping:
-            if grace >= 0:
-                self._stopping.deadline = anyio.current_time() + grace
-            for group in groups:
-                await group.stop()
-        if self._stopping.cancel_called:
-            late = [name for group in groups for name in group.running]
-            await self._others.cancel(self._leader_only)
-            for group in (self._caches, self._webhooks, self._http):
-                await group.cancel()
-        if late and grace > 0 and not isinstance(self._error, LeadershipLostError):
-            self._stop_error = GracefulTimeoutError(
-                f"graceful_shutdown_timeout: {grace:g} s were not enough to stop {', '.join(map(repr, late))}"
-            )
-
-    async def _run_services(self) -> None:
-        """Run what must outlive the workers, also when the manager is cancelled: first the election, then events."""
-        events_stop = anyio.Event()
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._broadcaster.run, events_stop)
-                try:
-                    await self._run_election()
-                    await self._workers_ended.wait()
-                finally:
-                    events_stop.set()
-
-    async def _run_election(self) -> None:
-        await self._election_begins.wait()
-        if self.elector is None or self._stop_wanted.is_set():
-            return
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_election)
-            try:
-                await self.elector.run(self._election_over)
-            except Exception as error:
-                self._fail("election", error)
-                self._stopping.cancel()  # no graceful time: others may lead by now (rule LE-8)
-            tasks.cancel_scope.cancel()
-
-    async def _end_election(self) -> None:
-        await self._workers_ended.wait()
-        self._election_over.set()
-
-    def _fail(self, name: str, error: Exception) -> None:
-        if self._stop_wanted.is_set():
-            log.error("runnable_failed_while_stopping", runnable=name, error=repr(error))
-            return
-        log.error("runnable_failed", runnable=name, error=repr(error))
-        self._error = error
-        self._stop_wanted.set()
-
-    def _raise_errors(self) -> None:
-        errors = [error for error in (self._error, self._stop_error) if error is not None]
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            raise ExceptionGroup("the manager failed, and did not stop in time", errors)
+                signals.enter_context(stop_on_signals(lifecycle.stop_wanted.set, exit_process=self._exit_process))
+            await lifecycle.run(self._broadcaster.run, stop, task_status)
 
     def _note_leading(self, what: str) -> None:
         """Record the events of rule LE-7."""
@@ -402,7 +260,7 @@ class Manager:
             raise RuntimeError("the manager is not open: use it inside 'async with Manager(options) as manager:'")
 
     def _check_not_started(self, what: str) -> None:
-        if self._started:
+        if self._lifecycle.started:
             raise RuntimeError(f"{what}: the manager has been started already")
 
 

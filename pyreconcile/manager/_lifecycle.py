@@ -1,0 +1,210 @@
+"""The course of a manager's life: groups start in order, and stop in order (rules MG-1 to MG-6, LE-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from pyreconcile.manager._groups import Runnable, RunnableGroup, runnable_name
+from pyreconcile.webhook import WebhookServer
+
+log = structlog.get_logger()
+
+
+class GracefulTimeoutError(Exception):
+    """Something did not end within the graceful shutdown timeout and was cancelled."""
+
+
+class Election(Protocol):
+    """What a manager needs of an elector."""
+
+    elected: anyio.Event
+
+    async def run(self, stop: anyio.Event) -> None:
+        """Take part until ``stop`` is set; raise when leadership is lost."""
+        ...
+
+
+class Lifecycle:
+    """Runs groups of runnables, and the election between them.
+
+    Args:
+        election: says when leader-only runnables may start; None for at once.
+        grace: seconds that everything has to end in good order; negative for ever.
+    """
+
+    def __init__(self, election: Election | None, *, grace: float) -> None:
+        self.elected = anyio.Event()
+        self.stop_wanted = anyio.Event()
+        self.started = False
+        self.hooks: list[Callable[[], Awaitable[None]]] = []
+
+        # In the order of starting (rule MG-1).
+        self.http = RunnableGroup("http", self._fail)
+        self.webhooks = RunnableGroup("webhooks", self._fail)
+        self.caches = RunnableGroup("caches", self._fail)
+        self.others = RunnableGroup("others", self._fail)
+        self.leader_only = RunnableGroup("leader-only", self._fail)
+
+        self._election = election
+        self._grace = grace
+        self._workers_ended = anyio.Event()
+        self._election_begins = anyio.Event()
+        self._election_over = anyio.Event()
+        self._starting = anyio.CancelScope()
+        self._stopping = anyio.CancelScope()
+        self._lost = False
+        self._error: Exception | None = None
+        self._stop_error: Exception | None = None
+
+    def add(self, runnable: Runnable) -> None:
+        """Put a runnable into its group; it starts with the group, or at once.
+
+        Raises:
+            RuntimeError: the manager is stopping.
+        """
+        if self.stop_wanted.is_set():
+            raise RuntimeError(f"cannot add {runnable_name(runnable)!r}: the manager is stopping")
+        if isinstance(runnable, WebhookServer):
+            self.webhooks.add(runnable)
+        elif getattr(runnable, "needs_leader_election", True):
+            self.leader_only.add(runnable)
+        else:
+            self.others.add(runnable)
+
+    async def run(
+        self,
+        last: Callable[[anyio.Event], Coroutine[Any, Any, None]],
+        stop: anyio.Event | None,
+        task_status: TaskStatus[None],
+    ) -> None:
+        """Run until a stop is wanted; ``last`` runs from before the first to after the last runnable.
+
+        Raises:
+            GracefulTimeoutError: something did not end in time.
+            Exception: what the first runnable failed with, or the election.
+        """
+        self.started = True
+        async with anyio.create_task_group() as services:
+            services.start_soon(self._run_services, last)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    await self._run_tasks(tasks, stop, task_status)
+                    tasks.cancel_scope.cancel()
+            finally:
+                self.stop_wanted.set()
+                self._workers_ended.set()
+                self._election_begins.set()
+        self._raise_errors()
+
+    async def _run_tasks(self, tasks: TaskGroup, stop: anyio.Event | None, task_status: TaskStatus[None]) -> None:
+        if stop is not None:
+            tasks.start_soon(self._await_stop, stop)
+        tasks.start_soon(self._start_in_order, tasks, task_status)
+        await self.stop_wanted.wait()
+        if not self.elected.is_set():
+            self._election_over.set()  # rule LE-10
+        await self._stop_in_order()
+
+    async def _await_stop(self, stop: anyio.Event) -> None:
+        await stop.wait()
+        self.stop_wanted.set()
+
+    async def _start_in_order(self, tasks: TaskGroup, task_status: TaskStatus[None]) -> None:
+        with self._starting:
+            for group in (self.http, self.webhooks, self.caches):
+                group.start(tasks)
+                await group.wait_ready()
+                if self.stop_wanted.is_set():
+                    return
+            self.others.start(tasks)
+            task_status.started()
+            if self._election is not None:
+                self._election_begins.set()
+                await self._election.elected.wait()
+            if not self.stop_wanted.is_set():
+                self.elected.set()
+                await self._run_hooks()
+            if not self.stop_wanted.is_set():
+                self.leader_only.start(tasks)
+
+    async def _run_hooks(self) -> None:
+        try:
+            for hook in self.hooks:
+                await hook()
+        except Exception as error:
+            self._fail("before_leading", error)
+
+    async def _stop_in_order(self) -> None:
+        self._starting.cancel()
+        groups = [self.others, self.leader_only, self.caches, self.webhooks, self.http]
+        grace = self._grace
+        asked: list[RunnableGroup] = []
+        with self._stopping:
+            if grace >= 0:
+                self._stopping.deadline = anyio.current_time() + grace
+            for group in groups:
+                asked.append(group)
+                await group.stop()
+        if not self._stopping.cancel_called:
+            return
+        late = [name for group in asked for name in group.running]
+        if late and grace > 0 and not self._lost:
+            self._stop_error = GracefulTimeoutError(
+                f"graceful_shutdown_timeout: {grace:g} s were not enough to stop {', '.join(map(repr, late))}"
+            )
+        await self.others.cancel(self.leader_only)
+        for group in (self.caches, self.webhooks, self.http):
+            await group.cancel()
+
+    async def _run_services(self, last: Callable[[anyio.Event], Coroutine[Any, Any, None]]) -> None:
+        """Run what must outlive the workers, also when the manager is cancelled; the election ends first."""
+        last_stop = anyio.Event()
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(last, last_stop)
+                try:
+                    await self._run_election()
+                    await self._workers_ended.wait()
+                finally:
+                    last_stop.set()
+
+    async def _run_election(self) -> None:
+        await self._election_begins.wait()
+        if self._election is None or self.stop_wanted.is_set():
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_election)
+            try:
+                await self._election.run(self._election_over)
+            except Exception as error:
+                # No graceful time from here on: others may lead by now (rule LE-8).
+                self._lost = True
+                if self.stop_wanted.is_set():
+                    self._stop_error = error
+                self._fail("election", error)
+                self._stopping.cancel()
+            tasks.cancel_scope.cancel()
+
+    async def _end_election(self) -> None:
+        await self._workers_ended.wait()
+        self._election_over.set()
+
+    def _fail(self, name: str, error: Exception) -> None:
+        if self.stop_wanted.is_set():
+            log.error("runnable_failed_while_stopping", runnable=name, error=repr(error))
+            return
+        log.error("runnable_failed", runnable=name, error=repr(error))
+        self._error = error
+        self.stop_wanted.set()
+
+    def _raise_errors(self) -> None:
+        errors = [error for error in (self._error, self._stop_error) if error is not None]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup("the manager failed, and did not stop in time", errors)
