@@ -1,0 +1,66 @@
+"""Helpers of the tests of the test tools."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import pytest
+from anyio.from_thread import BlockingPortal
+
+from pyreconcile.testing import ControlPlane
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="session")
+def own_plane(control_plane: ControlPlane, _control_plane_portal: BlockingPortal) -> Iterator[ControlPlane]:
+    """The session's plane, or one of our own when the session uses an existing cluster."""
+    if not control_plane.existing:
+        yield control_plane
+        return
+    plane = ControlPlane(nodes=1, controller_manager=True, scheduler=True, use_existing=False)
+    with _control_plane_portal.wrap_async_context_manager(plane):
+        yield plane
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Awaitable[object]]:
+    """Look until the answer is true, and return it; fails after the time limit."""
+
+    async def look(question: Callable[[], Awaitable[T]], timeout: float = 15) -> T:
+        answer = None
+        with anyio.move_on_after(timeout):
+            while True:
+                answer = await question()
+                if answer:
+                    return answer
+                await anyio.sleep(0.05)
+        raise AssertionError(f"not within {timeout} s; last answer: {answer!r}")
+
+    return look
+
+
+@pytest.fixture
+def gone() -> Callable[[int], bool]:
+    """Whether a process ends within a few seconds."""
+
+    def wait(pid: int, timeout: float = 10) -> bool:
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                os.kill(pid, 0)
+                state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except (ProcessLookupError, FileNotFoundError):
+                return True
+            if state == "Z":
+                return True
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+
+    return wait
