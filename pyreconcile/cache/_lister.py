@@ -30,15 +30,15 @@ class Lister:
         transport: sends the requests.
         resource: what to list.
         scope: namespace and selectors.
-        page: objects in one page.
+        limit: objects in one page.
     """
 
-    def __init__(self, transport: Requests, resource: Resource, scope: Scope, *, page: int = PAGE) -> None:
+    def __init__(self, transport: Requests, resource: Resource, scope: Scope, *, limit: int = PAGE) -> None:
         self._transport = transport
         self._resource = resource
         self._path = resource.path(scope.namespace)
         self._query = scope.query
-        self._limit = page
+        self._limit = limit
         # A server without watch cache answers "any version" in pages; then later lists must be paged too (RF-7).
         self._server_pages = False
 
