@@ -21,6 +21,9 @@ class AdmissionRequest:
     ``object`` is the new object and ``old_object`` the stored one, as parsed JSON; None where the operation has none
     (CREATE has no old object, DELETE no new one). Mutating handlers that run before this one have already been at
     work on ``object``. Neither may be changed in place, except by a mutator that is handed its own copy.
+
+    ``raw`` is the request as it came, ``original`` the object in it. ``audit_annotations`` filled by a handler go into
+    the API server's audit log, under the webhook's name.
     """
 
     __slots__ = ("audit_annotations", "object", "old_object", "original", "raw", "warnings")

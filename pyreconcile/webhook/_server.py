@@ -44,6 +44,7 @@ CERTIFICATE_POLL = 10.0  # seconds (rule MG-12)
 # connection that is just being closed.
 _KEEP_ALIVE = 120.0
 _SHUTDOWN = 10.0  # seconds that running requests have at the end
+_CUT_OFF = 0.01  # seconds at a hard stop; aiohttp takes 0 for no limit
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
 _PATH = re.compile(r"((/[A-Za-z0-9_-]+)+|/)\Z")
 
@@ -181,6 +182,7 @@ class WebhookServer:
             self._serve, access_log=None, keepalive_timeout=_KEEP_ALIVE, handler_cancellation=True, tcp_keepalive=True
         )
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
+        graceful = False
         try:
             await runner.setup()
             site: web.BaseSite
@@ -197,9 +199,12 @@ class WebhookServer:
                     await stop.wait()
                     break
                 await anyio.to_thread.run_sync(tls.reload)
+            graceful = True
         finally:
             self._port = 0
             with anyio.CancelScope(shield=True):
+                if not graceful:
+                    await server.shutdown(_CUT_OFF)
                 await runner.cleanup()
 
     async def check_ready(self) -> None:

@@ -225,6 +225,34 @@ async def test_stop_lets_a_running_request_end():
     assert answers[0]["response"]["allowed"] is True
 
 
+async def test_cancelling_ends_running_requests_at_once():
+    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"))
+    started, cancelled = anyio.Event(), anyio.Event()
+
+    async def wait(request):
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    server.add_raw_validator(Thing, wait)
+
+    async def post():
+        async with session(server) as client:
+            with pytest.raises(aiohttp.ClientError):
+                await ask(client, json=REVIEW, headers=JSON)
+
+    with anyio.fail_after(5):  # well below the 10 s of a graceful end
+        async with anyio.create_task_group() as asking:
+            async with anyio.create_task_group() as serving_it:
+                await serving_it.start(server.run, anyio.Event())
+                asking.start_soon(post)
+                await started.wait()
+                serving_it.cancel_scope.cancel()
+            assert cancelled.is_set()
+
+
 def test_generated_certificate_names_hosts_and_service():
     options = WebhookOptions(hosts=("localhost", "10.0.0.7"), service=ServiceReference(namespace="ns", name="svc"))
     authority = x509.load_pem_x509_certificate(WebhookServer(options).ca_bundle)
