@@ -26,7 +26,6 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from hack.openapi import Schema, Server
-from pyreconcile.api import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 API = Path("pyreconcile/api")
@@ -78,7 +77,8 @@ LATE = ["Pod", "PodTemplate", "ReplicationController", "PersistentVolume", "Node
 # Fields that no repr, and so no log, shows.
 HIDDEN = {"io.k8s.api.core.v1.Secret": {"data", "stringData"}}
 EXTRA_KEYS = ("format", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
-RESERVED = set(dir(Model))
+# What pydantic or our own base calls so already.
+RESERVED = {"construct", "copy", "dict", "from_dict", "json", "schema", "schema_json", "to_dict", "validate"}
 
 
 def snake(name: str) -> str:

@@ -36,7 +36,7 @@ def parse(value: str | int | float) -> Decimal:
     Raises:
         QuantityError: the text is no quantity.
     """
-    return _parse(str(value))[0]
+    return _parse(_text(value))[0]
 
 
 def equal(a: str | int | float, b: str | int | float) -> bool:
@@ -66,7 +66,7 @@ def canonical(value: str | int | float) -> str:
     Raises:
         QuantityError: the text is no quantity.
     """
-    amount, form = _parse(str(value))
+    amount, form = _parse(_text(value))
     return to_text(amount, form=form)
 
 
@@ -114,6 +114,11 @@ def resolve(value: int | str, total: int, *, round_up: bool = False) -> int:
         raise QuantityError(f"{value!r} is no percentage: write a number, or a whole number of percent as in '25%'")
     product = int(value[:-1]) * total
     return -(-product // 100) if round_up else product // 100
+
+
+def _text(value: str | int | float) -> str:
+    # A float's own text may have an exponent, which would make it a quantity of that form.
+    return format(Decimal(repr(value)), "f") if isinstance(value, float) else str(value)
 
 
 @lru_cache(maxsize=4096)
