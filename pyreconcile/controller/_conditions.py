@@ -13,7 +13,7 @@ def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def find_condition(conditions: Iterable[Condition] | None, type: str) -> Condition | None:  # noqa: A002
+def find_condition(conditions: Iterable[Condition] | None, type: str) -> Condition | None:  # noqa: A002 - the API's own word
     """Return the condition of a type, or None."""
     for condition in conditions or ():
         if condition.type == type:
@@ -55,7 +55,7 @@ def set_condition(conditions: list[Condition], condition: Condition, *, now: Cal
     return changed
 
 
-def remove_condition(conditions: list[Condition], type: str) -> bool:  # noqa: A002
+def remove_condition(conditions: list[Condition], type: str) -> bool:  # noqa: A002 - the API's own word
     """Remove the conditions of a type, in place; return whether there was one."""
     kept = [condition for condition in conditions if condition.type != type]
     removed = len(kept) != len(conditions)
@@ -63,13 +63,13 @@ def remove_condition(conditions: list[Condition], type: str) -> bool:  # noqa: A
     return removed
 
 
-def is_condition_true(conditions: Iterable[Condition] | None, type: str) -> bool:  # noqa: A002
+def is_condition_true(conditions: Iterable[Condition] | None, type: str) -> bool:  # noqa: A002 - the API's own word
     """Tell whether there is a condition of this type with status True."""
     condition = find_condition(conditions, type)
     return condition is not None and condition.status == "True"
 
 
-def is_condition_false(conditions: Iterable[Condition] | None, type: str) -> bool:  # noqa: A002
+def is_condition_false(conditions: Iterable[Condition] | None, type: str) -> bool:  # noqa: A002 - the API's own word
     """Tell whether there is a condition of this type with status False; a missing one is not."""
     condition = find_condition(conditions, type)
     return condition is not None and condition.status == "False"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
 import structlog
 
@@ -25,7 +25,7 @@ class Recorder(Protocol):
     def event(
         self,
         obj: KubeObject,
-        type: str,  # noqa: A002
+        type: Literal["Normal", "Warning"],  # noqa: A002 - the API's own word
         reason: str,
         note: str,
         *,

@@ -1,0 +1,273 @@
+"""Sources and their start: sync before work, time limits, channels."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from pyreconcile.api.core_v1 import ConfigMap, Pod, Secret
+from pyreconcile.controller import (
+    ChannelSource,
+    Controller,
+    ControllerOptions,
+    EnqueueObject,
+    FunctionSource,
+    GenericEvent,
+    HandlerFuncs,
+    KindSource,
+    MappedSource,
+    ObjectPredicate,
+    PredicateFuncs,
+    Request,
+)
+
+pytestmark = pytest.mark.looptime
+
+
+class Calls:
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    async def reconcile(self, request: Request) -> None:
+        self.keys.append(request.key)
+
+
+async def test_rc_12_no_reconcile_before_every_handler_saw_the_initial_list(host, raw):
+    slow, fast = host.cache.informer(ConfigMap), host.cache.informer(Secret)
+    slow.sync_at_once = False
+    slow.initial, fast.initial = [raw("slow")], [raw("fast")]
+    calls = Calls()
+    controller = Controller(
+        "c",
+        calls.reconcile,
+        sources=[KindSource(host.cache, kind, EnqueueObject()) for kind in (ConfigMap, Secret)],
+    )
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run, stop)
+        await anyio.sleep(50)
+        assert len(controller.queue) == 1
+        assert calls.keys == []
+        slow.sync()
+        await anyio.sleep(1)
+        assert calls.keys == ["ns/fast", "ns/slow"]
+        stop.set()
+    assert slow.registrations == fast.registrations == []
+
+
+async def test_rc_11_sync_timeout_names_the_source(host):
+    host.cache.informer(ConfigMap).sync_at_once = False
+    controller = Controller(
+        "c",
+        Calls().reconcile,
+        sources=[KindSource(host.cache, kind, EnqueueObject()) for kind in (ConfigMap, Secret)],
+        options=ControllerOptions(cache_sync_timeout=5),
+    )
+    with pytest.raises(TimeoutError, match="controller c: no sync within 5 s of kind v1 ConfigMap;"):
+        await controller.run(anyio.Event())
+    assert host.cache.informer(ConfigMap).registrations == []
+
+
+async def test_rc_11_a_source_whose_start_blocks_runs_into_the_same_limit():
+    class Stuck:
+        name = "stuck"
+
+        async def run(self, queue, *, task_status):
+            await anyio.sleep_forever()
+
+    controller = Controller("c", Calls().reconcile, sources=[Stuck()], options=ControllerOptions(cache_sync_timeout=5))
+    with pytest.raises(TimeoutError, match="stuck"):
+        await controller.run(anyio.Event())
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+async def test_rc_11_stop_or_cancel_while_syncing_is_no_error(host, how):
+    host.cache.informer(ConfigMap).sync_at_once = False
+    controller = Controller("c", Calls().reconcile, sources=[KindSource(host.cache, ConfigMap, EnqueueObject())])
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run, stop)
+        await anyio.sleep(1)
+        stop.set() if how == "stop" else tasks.cancel_scope.cancel()
+    assert host.cache.informer(ConfigMap).registrations == []
+
+
+async def test_rc_11_a_source_that_fails_to_start_is_the_error_itself():
+    class Broken:
+        name = "broken"
+
+        async def run(self, queue, *, task_status):
+            raise LookupError("no such thing")
+
+    with pytest.raises(LookupError, match="no such thing"):
+        await Controller("c", Calls().reconcile, sources=[Broken()]).run(anyio.Event())
+
+
+async def test_rc_10_a_second_start_is_an_error(run):
+    controller = Controller("c", Calls().reconcile, sources=[])
+    async with run(controller):
+        with pytest.raises(RuntimeError, match="controller c was started before"):
+            await controller.run(anyio.Event())
+    with pytest.raises(RuntimeError, match="started before"):
+        await controller.run(anyio.Event())
+
+
+async def test_rc_13_a_source_added_to_a_running_controller_begins_at_once(host, raw, run):
+    calls = Calls()
+    controller = Controller("c", calls.reconcile)
+    early, late = host.cache.informer(ConfigMap), host.cache.informer(Secret)
+    early.initial, late.initial = [raw("early")], [raw("late")]
+    controller.watch(KindSource(host.cache, ConfigMap, EnqueueObject()))
+    async with run(controller):
+        await anyio.sleep(1)
+        assert calls.keys == ["ns/early"]
+        controller.watch(KindSource(host.cache, Secret, EnqueueObject()))
+        await anyio.sleep(1)
+        assert calls.keys == ["ns/early", "ns/late"]
+    assert late.registrations == []
+
+
+async def test_sr_1_an_informer_that_is_not_to_be_had_is_tried_again_every_10_s(host, raw, run):
+    calls = Calls()
+    host.cache.informer(ConfigMap).initial = [raw()]
+    host.cache.failures = 3
+    controller = Controller("c", calls.reconcile, sources=[KindSource(host.cache, ConfigMap, EnqueueObject())])
+    stop = anyio.Event()
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(controller.run, stop)
+            await anyio.sleep(29)
+            assert calls.keys == []
+            await anyio.sleep(2)
+            assert calls.keys == ["ns/a"]
+            stop.set()
+    assert [line["event"] for line in logs] == ["informer_unavailable"] * 3
+    assert "no matches for kind" in logs[0]["error"]
+
+
+async def test_sr_4_a_missed_delete_reaches_the_handler_with_the_last_object(host, raw, run):
+    seen = []
+    handler = HandlerFuncs(delete=lambda event, queue: seen.append((event.raw, event.state_unknown)))
+    controller = Controller("c", Calls().reconcile, sources=[KindSource(host.cache, ConfigMap, handler)])
+    async with run(controller):
+        host.cache.informer(ConfigMap).delete(raw(version="9"), state_unknown=True)
+    assert seen == [(raw(version="9"), True)]
+
+
+async def test_sr_4_all_predicates_must_let_an_event_pass(host, raw, run):
+    calls = Calls()
+    predicates = [
+        ObjectPredicate(lambda obj: obj["metadata"]["name"] != "x"),
+        PredicateFuncs(create=lambda event: False, update=lambda event: True, delete=lambda event: False),
+    ]
+    source = KindSource(host.cache, ConfigMap, EnqueueObject(), predicates=predicates)
+    informer = host.cache.informer(ConfigMap)
+    async with run(Controller("c", calls.reconcile, sources=[source])):
+        informer.add(raw("a"))
+        informer.delete(raw("b"))
+        informer.update(raw("x"), raw("x", version="2"))
+        informer.update(raw("c"), raw("c", version="2"))
+        await anyio.sleep(1)
+    assert calls.keys == ["ns/c"]
+
+
+async def test_sr_2_channel_keeps_early_events_blocks_when_full_and_ends_when_closed(raw, run):
+    send, receive = anyio.create_memory_object_stream[GenericEvent](2)
+    calls = Calls()
+    send.send_nowait(GenericEvent(raw("early"), ConfigMap))
+    send.send_nowait(GenericEvent(raw("x"), ConfigMap))
+    with pytest.raises(anyio.WouldBlock):
+        send.send_nowait(GenericEvent(raw("full"), ConfigMap))
+    source = ChannelSource(
+        receive, EnqueueObject(), predicates=[ObjectPredicate(lambda obj: obj["metadata"]["name"] != "x")]
+    )
+    async with run(Controller("c", calls.reconcile, sources=[source])):
+        await anyio.sleep(1)
+        await send.send(GenericEvent(raw("late"), ConfigMap))
+        await anyio.sleep(1)
+        assert calls.keys == ["ns/early", "ns/late"]
+        await send.aclose()
+        await anyio.sleep(1)
+
+
+async def test_sr_2_a_handler_that_raises_does_not_end_the_channel(raw, run):
+    send, receive = anyio.create_memory_object_stream[GenericEvent](10)
+    calls = Calls()
+
+    def handle(event, queue):
+        if event.raw["metadata"]["name"] == "bad":
+            raise ValueError("bad")
+        queue.add(Request.for_object(event.raw))
+
+    source = ChannelSource(receive, HandlerFuncs(generic=handle))
+    with capture_logs() as logs:
+        async with run(Controller("c", calls.reconcile, sources=[source])):
+            for name in ("bad", "good"):
+                await send.send(GenericEvent(raw(name), ConfigMap))
+            await anyio.sleep(1)
+    send.close()
+    assert calls.keys == ["ns/good"]
+    assert logs[0]["event"] == "event_handler_failed"
+
+
+async def test_sr_3_function_source_feeds_until_the_end(run):
+    calls = Calls()
+
+    async def every_minute(queue):
+        while True:
+            queue.add(Request("", "tick"))
+            await anyio.sleep(60)
+
+    async with run(Controller("c", calls.reconcile, sources=[FunctionSource(every_minute)])):
+        await anyio.sleep(130)
+    assert calls.keys == ["tick"] * 3
+
+
+async def test_sr_7_async_map_keeps_order_and_finishes_the_initial_list_before_workers(host, raw):
+    informer = host.cache.informer(Pod)
+    informer.initial = [raw("a"), raw("b")]
+    calls = Calls()
+    mapped = []
+
+    async def to_owner(pod: Pod) -> list[Request]:
+        await anyio.sleep(5)
+        mapped.append(pod.metadata.name)
+        if pod.metadata.name == "bad":
+            raise ValueError("bad")
+        return [Request("ns", f"owner-of-{pod.metadata.name}")]
+
+    controller = Controller("c", calls.reconcile, sources=[MappedSource(host.cache, Pod, to_owner)])
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run, stop)
+        await anyio.sleep(9)
+        assert calls.keys == []
+        assert mapped == ["a"]
+        await anyio.sleep(2)
+        assert calls.keys == ["ns/owner-of-a", "ns/owner-of-b"]
+        informer.add(raw("bad"))
+        informer.update(raw("c"), raw("d", version="2"))
+        informer.delete(raw("e"))
+        with capture_logs() as logs:
+            await anyio.sleep(30)
+        stop.set()
+    assert mapped == ["a", "b", "bad", "c", "d", "e"]
+    assert calls.keys[2:] == ["ns/owner-of-c", "ns/owner-of-d", "ns/owner-of-e"]
+    assert [line["event"] for line in logs] == ["map_function_failed"]
+
+
+async def test_classic_queue_can_be_had(host, raw, run):
+    host.cache.informer(ConfigMap).initial = [raw("a"), raw("b")]
+    calls = Calls()
+    controller = Controller(
+        "c",
+        calls.reconcile,
+        sources=[KindSource(host.cache, ConfigMap, EnqueueObject())],
+        options=ControllerOptions(use_priority_queue=False),
+    )
+    async with run(controller):
+        assert repr(controller.queue).startswith("<Queue 'c'")
+        await anyio.sleep(1)
+    assert calls.keys == ["ns/a", "ns/b"]
+    assert repr(controller) == "<Controller 'c'>"

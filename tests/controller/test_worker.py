@@ -1,0 +1,437 @@
+"""The worker loop, with virtual time: outcomes, backoff, time limits, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+from structlog.contextvars import get_contextvars
+from structlog.testing import capture_logs
+
+from pyreconcile.api.core_v1 import ConfigMap
+from pyreconcile.controller import (
+    Controller,
+    ControllerOptions,
+    FunctionSource,
+    Request,
+    Result,
+    TerminalError,
+    current_reconcile_id,
+)
+from pyreconcile.workqueue import ItemExponentialRateLimiter
+
+A, B = Request("ns", "a"), Request("ns", "b")
+
+pytestmark = pytest.mark.looptime
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Script:
+    """A reconciler that returns, raises or calls what it was given, one item a call; then None."""
+
+    def __init__(self, *outcomes) -> None:
+        self.outcomes = list(outcomes)
+        self.calls: list[tuple[Request, float]] = []
+        self.ids: list[str | None] = []
+
+    async def reconcile(self, request: Request) -> Result | None:
+        self.calls.append((request, now()))
+        self.ids.append(current_reconcile_id())
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if callable(outcome):
+            outcome = await outcome()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def times(self, request: Request = A) -> list[float]:
+        return [round(at - self.calls[0][1], 3) for called, at in self.calls if called == request]
+
+
+def build(script, counters, *requests, priority=0, **options):
+    async def feed(queue):
+        for request in requests or (A,):
+            queue.add(request, priority=priority)
+
+    return Controller(
+        "test",
+        script.reconcile,
+        sources=[FunctionSource(feed)],
+        options=ControllerOptions(rate_limiter=ItemExponentialRateLimiter(1, 100), **options),
+        resource=ConfigMap.resource,
+        metrics=counters,
+    )
+
+
+async def test_rc_1_ordinary_errors_back_off_and_success_resets(run, counters):
+    script = Script(ValueError("x"), OSError("y"), ValueError("z"), None)
+    controller = build(script, counters, A, B)
+    async with run(controller):
+        await anyio.sleep(50)
+        controller.queue.add(A)
+        script.outcomes = [ValueError("again")]
+        await anyio.sleep(50)
+    # A and B shared the first outcomes: A failed at 0 and 1, B at 0.
+    assert script.times(A)[:2] == [0, 1]
+    assert script.times(B) == [0, 1]
+    assert script.times(A)[-2:] == [pytest.approx(50, abs=0.01), pytest.approx(51, abs=0.01)]
+    assert counters.counts["error"] == counters.counts["errors_total"] == 4
+    assert counters.counts["panic"] == 0
+    assert controller.queue.num_requeues(A) == 0
+    assert counters.busy == 0
+
+
+async def test_rc_1_terminal_error_is_not_queued_again_and_not_forgotten(run, counters):
+    def wrapped():
+        try:
+            raise TerminalError("inner")
+        except TerminalError as inner:
+            try:
+                raise RuntimeError("outer") from inner
+            except RuntimeError as outer:
+                return outer
+
+    script = Script(ValueError("first"), wrapped())
+    controller = build(script, counters)
+    async with run(controller):
+        await anyio.sleep(1000)
+    assert script.times() == [0, 1]
+    assert controller.queue.num_requeues(A) == 1
+    assert {k: v for k, v in counters.counts.items() if v} == {"error": 2, "errors_total": 2, "terminal": 1}
+
+
+async def test_rc_1_a_group_is_terminal_only_when_all_of_it_is(run, counters):
+    script = Script(
+        ExceptionGroup("g", [TerminalError("a"), ValueError("b")]),
+        ExceptionGroup("g", [TerminalError("a"), ExceptionGroup("h", [TerminalError("b")])]),
+    )
+    async with run(build(script, counters)):
+        await anyio.sleep(100)
+    assert script.times() == [0, 1]
+    assert counters.counts["terminal"] == 1
+
+
+async def test_rc_2_requeue_after_forgets_and_is_not_rate_limited(run, counters):
+    script = Script(
+        ValueError(), ValueError(), Result(requeue_after=7), ValueError(), Result(requeue_after=30, requeue=True)
+    )
+    async with run(build(script, counters)):
+        await anyio.sleep(100)
+    assert script.times() == [0, 1, 3, 10, 11, 41]
+    assert counters.counts["requeue_after"] == 2
+    assert counters.counts["success"] == 1
+
+
+async def test_rc_2_requeue_keeps_counting_and_no_delay_means_none(run, counters):
+    script = Script(Result(requeue=True), Result(requeue=True), Result(requeue=True), Result(requeue_after=-3))
+    async with run(build(script, counters)):
+        await anyio.sleep(100)
+    assert script.times() == [0, 1, 3, 7]
+    assert counters.counts == {"requeue": 3, "success": 1}
+
+
+async def test_rc_3_priority_is_kept_on_every_requeue_unless_result_sets_one(run, counters):
+    seen = []
+
+    def look(outcome):
+        async def call():
+            return outcome
+
+        return call
+
+    script = Script(
+        *map(look, [ValueError(), Result(requeue=True), Result(requeue_after=1), Result(requeue_after=1, priority=-7)])
+    )
+    controller = build(script, counters, priority=42)
+    real = None
+
+    async def reconcile(request):
+        return await script.reconcile(request)
+
+    async with run(controller):
+        queue = controller.queue
+        real = queue.add_after
+        for name in ("add_after", "add_rate_limited"):
+            method = getattr(queue, name)
+
+            def note(*args, method=method, **kwargs):
+                seen.append(kwargs["priority"])
+                return method(*args, **kwargs)
+
+            setattr(queue, name, note)
+        await anyio.sleep(20)
+    assert real is not None
+    assert len(script.calls) == 5
+    # add_rate_limited adds through add_after, so those two are seen twice.
+    assert seen == [42, 42, 42, 42, 42, -7]
+
+
+async def test_rc_4_every_reconcile_has_its_own_id_bound_to_log_lines(run, counters):
+    bound = []
+
+    async def look():
+        bound.append(get_contextvars())
+
+    script = Script(look, look)
+    async with run(build(script, counters, A, B)):
+        await anyio.sleep(1)
+    assert current_reconcile_id() is None
+    assert len(set(script.ids)) == 2
+    assert bound[0] == {
+        "controller": "test",
+        "group": "",
+        "kind": "ConfigMap",
+        "namespace": "ns",
+        "name": "a",
+        "reconcile_id": script.ids[0],
+    }
+    assert bound[1]["name"] == "b"
+
+
+async def test_rc_4_no_log_line_for_a_reconcile_that_went_well(run, counters):
+    with capture_logs() as logs:
+        async with run(build(Script(), counters)):
+            await anyio.sleep(1)
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("x"), KeyError("x"), AttributeError("x"), ZeroDivisionError(), AssertionError()]
+)
+async def test_rc_5_bugs_count_as_panics_and_are_retried(run, counters, error):
+    script = Script(error)
+    with capture_logs() as logs:
+        async with run(build(script, counters)):
+            await anyio.sleep(5)
+    assert script.times() == [0, 1]
+    assert counters.counts == {"panic": 1, "error": 1, "errors_total": 1, "success": 1}
+    assert logs[0]["event"] == "reconcile_failed"
+    assert logs[0]["exc_info"] is error
+
+
+async def test_rc_5_without_recovery_a_bug_ends_the_controller(run, counters):
+    with pytest.raises(ExceptionGroup) as caught:
+        async with run(build(Script(OSError(), KeyError("gone")), counters, recover_panic=False)):
+            await anyio.sleep(50)
+    assert caught.group_contains(KeyError, match="gone")
+    assert counters.counts["panic"] == 1
+    assert counters.busy == 0
+
+
+async def test_rc_5_a_wrong_result_says_what_to_return(run, counters):
+    with capture_logs() as logs:
+        async with run(build(Script(30.0), counters)):
+            await anyio.sleep(5)
+    assert "return Result(requeue_after=seconds), or None" in logs[0]["error"]
+
+
+# RC-6: the timeout counter in the five cases.
+
+
+async def test_rc_6_our_deadline_counts_and_is_an_error(run, counters):
+    script = Script(lambda: anyio.sleep(60))
+    async with run(build(script, counters, reconciliation_timeout=10)):
+        await anyio.sleep(30)
+    assert script.times() == [0, 11]
+    assert counters.counts == {"timeout": 1, "error": 1, "errors_total": 1, "success": 1}
+
+
+async def test_rc_6_a_call_that_ends_in_time_does_not_count(run, counters):
+    async with run(build(Script(lambda: anyio.sleep(9)), counters, reconciliation_timeout=10)):
+        await anyio.sleep(30)
+    assert counters.counts == {"success": 1}
+
+
+async def test_rc_6_a_scope_of_the_reconciler_does_not_count(run, counters):
+    async def own_scope():
+        with anyio.move_on_after(1):
+            await anyio.sleep(60)
+        with anyio.fail_after(1):
+            await anyio.sleep(60)
+
+    async with run(build(Script(own_scope), counters, reconciliation_timeout=10)):
+        await anyio.sleep(30)
+    assert counters.counts["timeout"] == 0
+    assert counters.counts["error"] == 1
+
+
+async def test_rc_6_cancellation_from_outside_does_not_count(counters):
+    script = Script(lambda: anyio.sleep(60))
+    controller = build(script, counters, reconciliation_timeout=10)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run, anyio.Event())
+        await anyio.sleep(5)
+        tasks.cancel_scope.cancel()
+    assert len(script.calls) == 1
+    assert counters.counts == {}
+    assert counters.busy == 0
+
+
+async def test_rc_6_a_reconciler_that_makes_the_best_of_its_deadline_counts_but_succeeds(run, counters):
+    async def swallow():
+        try:
+            await anyio.sleep(60)
+        except asyncio.CancelledError:
+            return Result(requeue_after=5)
+
+    async with run(build(Script(swallow), counters, reconciliation_timeout=10)):
+        await anyio.sleep(12)
+    assert counters.counts == {"timeout": 1, "requeue_after": 1}
+
+
+async def test_rc_14_stop_lets_workers_finish_what_they_hold(run, counters):
+    ended = []
+
+    async def slow():
+        await anyio.sleep(20)
+        ended.append(now())
+
+    script = Script(slow)
+    controller = build(script, counters, A, B)
+    before = asyncio.all_tasks()
+    async with run(controller) as stop:
+        await anyio.sleep(1)
+        stop.set()
+    assert len(ended) == 1
+    assert len(script.calls) == 1, "nothing new is begun after the stop"
+    assert counters.counts == {"success": 1}
+    assert asyncio.all_tasks() == before
+
+
+async def test_wq_4_many_workers_never_hold_one_key(run, counters):
+    held: set[Request] = set()
+    runs = 0
+
+    async def reconcile(request):
+        nonlocal runs
+        assert request not in held
+        held.add(request)
+        runs += 1
+        await anyio.sleep(0.3)
+        held.discard(request)
+
+    async def feed(queue):
+        for _ in range(100):
+            for name in "abc":
+                queue.add(Request("ns", name))
+            await anyio.sleep(0.1)
+
+    controller = Controller(
+        "many",
+        reconcile,
+        sources=[FunctionSource(feed)],
+        options=ControllerOptions(max_concurrent_reconciles=8),
+        metrics=counters,
+    )
+    async with run(controller):
+        await anyio.sleep(20)
+    assert counters.workers == 8
+    assert counters.most_busy == 3
+    assert 80 < runs < 120
+    assert counters.counts["error"] == 0
+
+
+async def test_le_11_the_fence_is_asked_before_every_reconcile(counters):
+    class NotLeader(Exception):
+        pass
+
+    leading = True
+    calls = []
+
+    async def reconcile(request):
+        calls.append(request)
+
+    def fence():
+        if not leading:
+            raise NotLeader("the lease ran out")
+
+    async def feed(queue):
+        nonlocal leading
+        queue.add(A)
+        await anyio.sleep(1)
+        leading = False
+        queue.add(B)
+
+    controller = Controller("fenced", reconcile, sources=[FunctionSource(feed)], fence=fence, metrics=counters)
+    with pytest.raises(NotLeader):
+        await controller.run(anyio.Event())
+    assert calls == [A]
+
+
+async def test_px_1_cancel_at_any_await_leaves_the_key_done_and_the_counters_level(counters):
+    """The reconciler waits at several places; cancel at every one of them in turn."""
+    for turns in range(25):
+        counters.counts.clear()
+        entered = 0
+        left = 0
+
+        async def reconcile(request):
+            nonlocal entered, left
+            entered += 1
+            try:
+                await asyncio.sleep(0)
+                async with anyio.create_task_group() as inner:
+                    inner.start_soon(anyio.lowlevel.checkpoint)
+                    await anyio.lowlevel.checkpoint()
+                with anyio.move_on_after(5):
+                    await anyio.lowlevel.checkpoint()
+                return Result(requeue=entered % 2 == 0)
+            finally:
+                left += 1
+
+        async def feed(queue):
+            for name in "abcdef":
+                queue.add(Request("ns", name))
+
+        controller = Controller(
+            "px",
+            reconcile,
+            sources=[FunctionSource(feed)],
+            options=ControllerOptions(max_concurrent_reconciles=2, reconciliation_timeout=60),
+            metrics=counters,
+        )
+        before = asyncio.all_tasks()
+        task = asyncio.ensure_future(controller.run(anyio.Event()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert entered == left
+        assert counters.busy == 0
+        assert sum(counters.counts.values()) <= entered
+        assert asyncio.all_tasks() == before
+        if controller.queue is not None:
+            assert "locked=0" in repr(controller.queue)
+
+
+async def test_workers_give_others_their_turn_when_reconciles_never_wait(run):
+    ticks = 0
+    clock = 0.0
+
+    def time():
+        nonlocal clock
+        clock += 0.001
+        return clock
+
+    async def reconcile(request):
+        if len(seen) < 500:
+            controller.queue.add(request)
+        seen.append(request)
+
+    async def feed(queue):
+        nonlocal ticks
+        queue.add(A)
+        while len(seen) < 500:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    seen: list[Request] = []
+    controller = Controller("busy", reconcile, sources=[FunctionSource(feed)], time=time)
+    async with run(controller):
+        await anyio.sleep(1)
+    assert ticks > 50
