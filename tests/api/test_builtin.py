@@ -17,7 +17,7 @@ import pyreconcile.api
 from pyreconcile.api import find_model
 from pyreconcile.api.builtin._kinds import KINDS
 from pyreconcile.api.core_v1 import Container, ContainerPort, Pod, PodSpec, Secret, Service
-from pyreconcile.client import Client
+from pyreconcile.client import Client, MethodNotAllowedError, NotFoundError
 
 FRONTS = [
     name
