@@ -1,1 +1,58 @@
 """LeaderWorkerSet: groups of pods, each a leader with its workers, that start, fail and are updated as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
+from pyreconcile.api.core_v1 import Pod, Service
+from pyreconcile.controller import Builder, EnqueueMapped, EnqueueOwner
+from pyreconcile_controllers.leaderworkerset import groups
+from pyreconcile_controllers.leaderworkerset.controller import LeaderEvents, LeaderWorkerSetReconciler, requests_of
+from pyreconcile_controllers.leaderworkerset.pod_controller import LostPods, PodEvents, PodReconciler
+from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet, LeaderWorkerSetSpec, LeaderWorkerSetStatus
+from pyreconcile_controllers.leaderworkerset.webhook import register, webhook_configurations
+
+if TYPE_CHECKING:
+    from pyreconcile.manager import Manager
+
+__all__ = [
+    "MODELS",
+    "LeaderWorkerSet",
+    "LeaderWorkerSetSpec",
+    "LeaderWorkerSetStatus",
+    "setup",
+    "webhook_configurations",
+]
+
+MODELS = (LeaderWorkerSet,)
+
+
+def setup(manager: Manager) -> None:
+    """Register the controllers ``leaderworkerset`` and ``pod``, and the webhooks if the manager serves any."""
+    cache = manager.cache
+    cache.add_index(StatefulSet, groups.BY_SET, groups.index_set)
+    cache.add_index(ControllerRevision, groups.BY_SET, groups.index_revision)
+    cache.add_index(Pod, groups.LEADERS_BY_SET, groups.index_leader)
+    cache.add_index(Pod, groups.BY_GROUP, groups.index_group)
+
+    # Both report as one component, as the Go controllers do (LWS §6.5).
+    events = manager.recorder("leaderworkerset")
+    (
+        Builder(manager)
+        .for_(LeaderWorkerSet)
+        .owns(Service)
+        .watches(StatefulSet, EnqueueMapped(requests_of, raw=True))
+        .watches(Pod, LeaderEvents())
+        .complete(LeaderWorkerSetReconciler(events))
+    )
+    lost = LostPods()
+    (
+        Builder(manager)
+        .named("pod")
+        .watches(Pod, PodEvents(lost))
+        .watches(StatefulSet, EnqueueOwner(Pod))
+        .complete(PodReconciler(events, lost))
+    )
+    if manager.webhooks is not None:
+        register(manager.webhooks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pyreconcile.api import KubeObject, OwnerReference, RawObject, object_key
+from pyreconcile.api import KubeObject, RawObject, object_key
 from pyreconcile.api.apps_v1 import StatefulSet
 from pyreconcile.api.core_v1 import Pod
 from pyreconcile_controllers.leaderworkerset import names
@@ -12,11 +12,14 @@ from pyreconcile_controllers.leaderworkerset.rollout import GroupState
 from pyreconcile_controllers.leaderworkerset.status import Group
 
 BY_SET = "leaderworkerset"
-"""Index of StatefulSets and ControllerRevisions: key of the set they are labelled with."""
+"""Index of StatefulSets and ControllerRevisions: key of the set that they belong to."""
 LEADERS_BY_SET = "leaderworkerset-leaders"
 """Index of pods: for a leader, the key of its set."""
 BY_GROUP = "leaderworkerset-group"
 """Index of pods: `group_of` their set and group."""
+
+
+_SET_KIND = "LeaderWorkerSet"
 
 
 def labels_of(raw: RawObject) -> dict[str, str]:
@@ -29,6 +32,13 @@ def index_set(raw: RawObject) -> Iterable[str]:
     """Give the key of the set that an object is labelled with."""
     name = labels_of(raw).get(names.SET_NAME_LABEL)
     return (object_key(raw["metadata"].get("namespace", ""), name),) if name else ()
+
+
+def index_revision(raw: RawObject) -> Iterable[str]:
+    """Give the set of a revision, but not for those that its StatefulSets keep, which bear the same label."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    foreign = any(owner.get("controller") and owner["kind"] != _SET_KIND for owner in owners)
+    return () if foreign else index_set(raw)
 
 
 def index_leader(raw: RawObject) -> Iterable[str]:
@@ -46,11 +56,6 @@ def group_of(namespace: str, labels: dict[str, str]) -> str:
     """Return one text for namespace, set and group of a pod; empty when a label is missing."""
     name, index = labels.get(names.SET_NAME_LABEL), labels.get(names.GROUP_INDEX_LABEL)
     return f"{namespace}/{name}/{index}" if name and index else ""
-
-
-def controller_of(obj: KubeObject) -> OwnerReference | None:
-    """Return the owner reference of an object's controller."""
-    return next((owner for owner in obj.metadata.owner_references if owner.controller), None)
 
 
 def revision_key(obj: KubeObject) -> str:

@@ -9,6 +9,7 @@ import orjson
 
 from pyreconcile.api.apps_v1 import ControllerRevision
 from pyreconcile.client import Client
+from pyreconcile.controller import controller_of
 from pyreconcile_controllers.leaderworkerset import groups
 from pyreconcile_controllers.leaderworkerset.objects import controller_revision
 from pyreconcile_controllers.leaderworkerset.revision import Revision
@@ -61,7 +62,7 @@ class History:
 
 def _usable(listed: Iterable[ControllerRevision], lws: LeaderWorkerSet) -> Iterable[ControllerRevision]:
     for stored in listed:
-        owner = groups.controller_of(stored)
+        owner = controller_of(stored)
         if owner is None or owner.uid == lws.metadata.uid:
             yield stored
 
