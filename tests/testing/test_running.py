@@ -70,3 +70,25 @@ async def test_mg_1_a_start_that_takes_too_long_is_an_error():
     with pytest.raises(TimeoutError):
         async with running(FakeManager(never_starts=True), timeout=0.05):
             pass
+
+
+async def test_mg_1_a_manager_that_fails_while_starting_raises_its_error():
+    class Broken(FakeManager):
+        async def run(self, stop, *, task_status):
+            raise RuntimeError("no start")
+
+    with pytest.raises(RuntimeError, match="no start"):
+        async with running(Broken()):
+            pytest.fail("the block must not run")
+
+
+@pytest.fixture
+async def in_background():
+    manager = FakeManager()
+    async with running(manager):
+        yield manager
+    assert manager.ended == "in order"
+
+
+async def test_mg_1_it_can_be_used_in_a_fixture(in_background):
+    assert in_background.ended == ""
