@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pyreconcile.api import copy_json
-from pyreconcile.webhook import WebhookServer, admission_review, apply_patch
+from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review, apply_patch
+from pyreconcile_controllers import leaderworkerset
 from pyreconcile_controllers.leaderworkerset.webhook import WEBHOOKS, mutate_set, register, validate_set
 
 ROLLING = "spec.rolloutStrategy.rollingUpdateConfiguration"
@@ -360,6 +361,16 @@ def test_lws_2_paths_names_and_selectors_are_the_go_controllers(server):
     assert set(server.paths) == {webhook.served_path for webhook in WEBHOOKS}
     (selected,) = {str(webhook.object_selector) for webhook in WEBHOOKS[2:]}
     assert "leaderworkerset.sigs.k8s.io/name" in selected
+
+
+def test_lws_2_bundle_builds_the_configurations_under_the_go_controllers_names():
+    server = WebhookServer(WebhookOptions(service=ServiceReference(namespace="lws-system", name="lws-webhook-service")))
+    register(server)
+    mutating, validating = leaderworkerset.webhook_configurations(server)
+    assert mutating["metadata"]["name"] == "lws-mutating-webhook-configuration"
+    assert validating["metadata"]["name"] == "lws-validating-webhook-configuration"
+    assert [entry["name"] for entry in mutating["webhooks"]] == ["mleaderworkerset.kb.io", "mpod.kb.io"]
+    assert [entry["name"] for entry in validating["webhooks"]] == ["vleaderworkerset.kb.io", "vpod.kb.io"]
 
 
 async def test_lws_2_served_webhooks_default_and_refuse(server):
