@@ -93,12 +93,11 @@ class EventBroadcaster:
         task_status.started()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write_forever)
+                tasks.start_soon(self._write_all)
                 await stop.wait()
-                tasks.cancel_scope.cancel()
-            self._closed = True
-            with anyio.move_on_after(self._flush_timeout):
-                await self._flush()
+                self._closed = True
+                self._wake.set()
+                tasks.cancel_scope.deadline = anyio.current_time() + self._flush_timeout
         finally:
             self._closed = True
             if self._queue:
@@ -140,8 +139,8 @@ class EventBroadcaster:
             "regarding": _reference(regarding),
         }
 
-    async def _write_forever(self) -> None:
-        while True:
+    async def _write_all(self) -> None:
+        while not self._closed:
             self._wake = anyio.Event()
             if not self._queue:
                 due = self._series.next_due()
@@ -150,19 +149,16 @@ class EventBroadcaster:
             await self._drain()
             for write in self._series.due(self._clock()):
                 await self._write(write)
-
-    async def _drain(self) -> None:
-        while self._queue:
-            key, event = self._queue[0]
-            for write in self._series.record(key, event, self._clock()):
-                await self._write(write)
-            self._queue.popleft()
-        self._dropping = False
-
-    async def _flush(self) -> None:
         await self._drain()
         for write in self._series.close_all():
             await self._write(write)
+
+    async def _drain(self) -> None:
+        while self._queue:
+            key, event = self._queue.popleft()
+            for write in self._series.record(key, event, self._clock()):
+                await self._write(write)
+        self._dropping = False
 
     async def _write(self, write: Write) -> None:
         for attempt in range(1, _TRIES + 1):
@@ -172,7 +168,7 @@ class EventBroadcaster:
             except Exception as error:
                 lasting = isinstance(error, ApiError) and 400 <= error.code < 500 and error.code != 429
                 if lasting or attempt == _TRIES:
-                    log.warning("event_not_written", event=write.event, error=repr(error))
+                    log.warning("event_not_written", lost=write.event, error=repr(error))
                     return
             await self._sleep(_TRY_PAUSE * attempt)
 

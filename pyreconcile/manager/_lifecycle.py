@@ -9,6 +9,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
+from pyreconcile.election import NotLeaderError
 from pyreconcile.manager._groups import Runnable, RunnableGroup, runnable_name
 from pyreconcile.webhook import WebhookServer
 
@@ -122,8 +123,8 @@ class Lifecycle:
                 if self.stop_wanted.is_set():
                     return
             self.others.start(tasks)
-            task_status.started()
             if self._election is not None:
+                task_status.started()
                 self._election_begins.set()
                 await self._election.elected.wait()
             if not self.stop_wanted.is_set():
@@ -131,6 +132,8 @@ class Lifecycle:
                 await self._run_hooks()
             if not self.stop_wanted.is_set():
                 self.leader_only.start(tasks)
+                if self._election is None:
+                    task_status.started()
 
     async def _run_hooks(self) -> None:
         try:
@@ -184,7 +187,9 @@ class Lifecycle:
             except Exception as error:
                 # No graceful time from here on: others may lead by now (rule LE-8).
                 self._lost = True
-                if self.stop_wanted.is_set():
+                if isinstance(self._error, NotLeaderError):
+                    self._error = error  # a worker's fence noticed first; this is why
+                elif self.stop_wanted.is_set():
                     self._stop_error = error
                 self._fail("election", error)
                 self._stopping.cancel()

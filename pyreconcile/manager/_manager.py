@@ -217,8 +217,9 @@ class Manager:
     ) -> None:
         """Run until ``stop`` is set, a signal comes (if so configured), or something fails; then stop in order.
 
-        ``task_status.started()`` is called when all but leader-only runnables have been started and caches have
-        synced. Cancelling stops at once, without the graceful time, but still gives the Lease back.
+        ``task_status.started()`` is called when caches have synced and everything has been started; under an election,
+        everything but what waits for it. Cancelling stops at once, without the graceful time, but still gives the Lease
+        back.
 
         Raises:
             RuntimeError: it was run before, or not entered.

@@ -1,0 +1,36 @@
+"""Events on the real API server (rules EV-2, EV-3)."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from pyreconcile.api.core_v1 import ConfigMap
+from pyreconcile.api.events_v1 import Event
+from pyreconcile.client import Client
+from pyreconcile.events import EventBroadcaster
+
+pytestmark = pytest.mark.plane
+
+
+async def test_ev_2_the_server_takes_events_and_series(client: Client, namespace: str):
+    obj = await client.create(ConfigMap.from_dict({"metadata": {"name": "web", "namespace": namespace}}))
+    events = EventBroadcaster(client)
+    recorder = events.recorder("example.com/web")
+    stop = anyio.Event()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(events.run, stop)
+            for number in range(3):
+                recorder.event(obj, "Warning", "Failed", f"try {number} " + "x" * 2000, action="Sync", related=obj)
+            recorder.event(obj, "Normal", "Synced", "done", action="Sync")
+            stop.set()
+    found = {event.reason: event for event in await client.list(Event, namespace=namespace)}
+    assert set(found) == {"Failed", "Synced"}
+    failed = found["Failed"]
+    assert failed.series is not None
+    assert failed.series.count == 3
+    assert failed.regarding is not None
+    assert failed.regarding.uid == obj.metadata.uid
+    assert failed.reporting_controller == "example.com/web"
+    assert found["Synced"].series is None

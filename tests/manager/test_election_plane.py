@@ -1,0 +1,262 @@
+"""Managers that compete on the real API server (rules LE-1 to LE-11, O-08, O-09)."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+
+from pyreconcile.api import RawObject
+from pyreconcile.api.coordination_v1 import Lease
+from pyreconcile.api.core_v1 import ConfigMap
+from pyreconcile.api.events_v1 import Event
+from pyreconcile.cache import CacheOptions
+from pyreconcile.client import Client, ConnectOptions, MergePatch
+from pyreconcile.controller import Builder, Request
+from pyreconcile.election import ElectionOptions, Elector, LeadershipLostError, LeaseLock, NotLeaderError
+from pyreconcile.election._lock import open_lock
+from pyreconcile.manager import Manager, ManagerOptions
+from pyreconcile.testing import ControlPlane
+
+pytestmark = pytest.mark.plane
+
+
+class Replica:
+    """A manager whose controller stamps its name into every ConfigMap with the label ``stamp``."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, name: str, **election: Any) -> None:
+        self.name = name
+        self.stop = anyio.Event()
+        self.ended = anyio.Event()
+        self.error: Exception | None = None
+        self.stamps: list[float] = []
+        self.cut = False
+        self.manager: Manager
+        connect = ConnectOptions(kubeconfig=plane.kubeconfig)
+        times = {"lease_duration": 2, "renew_deadline": 1.4, "retry_period": 0.3, **election}
+        leader_election = ElectionOptions(name="lock", namespace=namespace, identity=name, **times)
+        self._options = ManagerOptions(
+            connect=connect,
+            cache=CacheOptions(namespaces=(namespace,)),
+            leader_election=leader_election,
+            metrics_bind_address="127.0.0.1:0",
+            health_probe_bind_address="127.0.0.1:0",
+        )
+
+        @asynccontextmanager
+        async def lock() -> AsyncIterator[LeaseLock]:
+            async with open_lock(connect, leader_election) as opened:
+                yield _Cuttable(opened, self)
+
+        self.elector = Elector(connect, leader_election, lock=lock)
+
+    async def run(self, *, with_events: bool = False) -> None:
+        try:
+            async with Manager(self._options, elector=None if with_events else self.elector) as self.manager:
+                if with_events:
+                    assert self.manager.elector is not None
+                    self.elector = self.manager.elector
+                Builder(self.manager).for_(ConfigMap).named("stamper").complete(self._stamp)
+                await self.manager.run(self.stop)
+        except Exception as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+    async def _stamp(self, request: Request) -> None:
+        found = await self.manager.client.find(ConfigMap, request.key)
+        if found is None or "stamp" not in found.metadata.labels or (found.data or {}).get("by") == self.name:
+            return
+        await self.manager.client.patch(ConfigMap, request.key, MergePatch({"data": {"by": self.name}}))
+        self.stamps.append(time.monotonic())
+
+
+class _Cuttable:
+    """The lock, behind a network that can be cut."""
+
+    def __init__(self, lock: LeaseLock, replica: Replica) -> None:
+        self._lock = lock
+        self._replica = replica
+
+    def _check(self) -> None:
+        if self._replica.cut:
+            raise ConnectionError("the network is cut")
+
+    async def get(self) -> RawObject | None:
+        self._check()
+        return await self._lock.get()
+
+    async def create(self, lease: RawObject) -> RawObject:
+        self._check()
+        return await self._lock.create(lease)
+
+    async def update(self, lease: RawObject) -> RawObject:
+        self._check()
+        return await self._lock.update(lease)
+
+
+async def until(condition: Callable[[], Any], *, seconds: float = 15) -> float:
+    """Wait until the condition holds; return how long that took."""
+    began = time.monotonic()
+    with anyio.fail_after(seconds):
+        while True:
+            result = condition()
+            if not isinstance(result, bool) and hasattr(result, "__await__"):
+                result = await result
+            if result:
+                return time.monotonic() - began
+            await anyio.sleep(0.01)
+
+
+async def touch(client: Client, namespace: str) -> str:
+    """Create a ConfigMap to be stamped; return its key."""
+    name = f"stamp-{secrets.token_hex(3)}"
+    metadata = {"name": name, "namespace": namespace, "labels": {"stamp": "yes"}}
+    return (await client.create(ConfigMap.from_dict({"metadata": metadata}))).key
+
+
+async def stamped(client: Client, key: str, by: str) -> bool:
+    return ((await client.get(ConfigMap, key)).data or {}).get("by") == by
+
+
+async def lease_spec(client: Client, namespace: str) -> RawObject:
+    spec: RawObject = (await client.get(Lease, f"{namespace}/lock")).to_dict()["spec"]
+    return spec
+
+
+async def test_only_the_leader_acts_and_a_stop_hands_over_within_a_second(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    a, b = Replica(control_plane, namespace, "a"), Replica(control_plane, namespace, "b")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(a.run)
+        await until(lambda: a.elector.still_leader())
+        tasks.start_soon(b.run)
+        key = await touch(client, namespace)
+        await until(lambda: stamped(client, key, "a"))
+        spec = await lease_spec(client, namespace)
+        assert spec["holderIdentity"] == "a"
+        assert spec["leaseDurationSeconds"] == 2
+        assert spec["leaseTransitions"] == 0
+        assert spec["renewTime"].endswith("Z")
+        assert len(spec["renewTime"].partition(".")[2]) == 7
+        await until(lambda: b.manager.health_probe_port > 0)
+        await anyio.sleep(0.5)  # b has had several tries by now
+        assert not b.elector.still_leader()
+        assert b.stamps == []
+
+        a.stop.set()
+        await a.ended.wait()
+        assert await until(lambda: b.elector.still_leader()) < 1
+        assert not a.elector.still_leader()
+        await until(lambda: stamped(client, key, "b"))
+        assert (await lease_spec(client, namespace))["leaseTransitions"] == 1
+        b.stop.set()
+    assert a.error is None
+    assert b.error is None
+    spec = await lease_spec(client, namespace)
+    assert spec.get("holderIdentity", "") == ""
+    assert spec["leaseDurationSeconds"] == 1
+
+
+async def test_le_4_a_holder_that_died_is_followed_after_its_lease(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    a = Replica(control_plane, namespace, "a", release_on_cancel=False)
+    b = Replica(control_plane, namespace, "b")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(a.run)
+        await until(lambda: a.elector.still_leader())
+        tasks.start_soon(b.run)
+        a.stop.set()
+        await a.ended.wait()
+        assert (await lease_spec(client, namespace))["holderIdentity"] == "a"
+        took = await until(lambda: b.elector.still_leader())
+        # Not before the lease of 2 s (less a renewal's age), and within one stretched retry of 0.66 s after it.
+        assert 1.2 < took < 2 + 0.66 + 1
+        b.stop.set()
+    assert b.error is None
+
+
+async def test_o_08_a_leader_that_is_cut_off_writes_nothing_more_before_the_next_one_leads(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    a, b = Replica(control_plane, namespace, "a"), Replica(control_plane, namespace, "b")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(a.run)
+        await until(lambda: a.elector.still_leader())
+        tasks.start_soon(b.run)
+        key = await touch(client, namespace)
+        await until(lambda: stamped(client, key, "a"))
+        cut_at = time.monotonic()
+        a.cut = True
+        while not b.elector.still_leader():
+            await touch(client, namespace)
+            leading = (a.elector.still_leader(), b.elector.still_leader())
+            assert leading != (True, True)
+            if not leading[0]:
+                with pytest.raises(NotLeaderError):
+                    await a.manager.client.patch(ConfigMap, key, MergePatch({"data": {"by": "a"}}))
+        await a.ended.wait()
+        assert isinstance(a.error, LeadershipLostError)
+        await until(lambda: stamped(client, key, "b"))
+        assert a.stamps[-1] < cut_at + 1.4 + 0.1
+        assert a.stamps[-1] < b.stamps[0]
+        b.stop.set()
+    assert b.error is None
+
+
+async def test_le_7_events_tell_who_became_and_who_stopped_leading(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    a = Replica(control_plane, namespace, "a")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: a.run(with_events=True))
+        await until(lambda: hasattr(a, "manager") and a.manager.elected.is_set())
+        a.stop.set()
+    assert a.error is None
+    events = await client.list(Event, namespace=namespace)
+    told = {
+        (event.reason, event.note, event.regarding.kind, event.regarding.name) for event in events if event.regarding
+    }
+    assert told == {
+        ("LeaderElection", "a became leader", "Lease", "lock"),
+        ("LeaderElection", "a stopped leading", "Lease", "lock"),
+    }
+
+
+async def test_metrics_and_probes_of_a_working_manager(control_plane: ControlPlane, client: Client, namespace: str):
+    a = Replica(control_plane, namespace, "a")
+    async with anyio.create_task_group() as tasks, aiohttp.ClientSession() as session:
+        tasks.start_soon(lambda: a.run(with_events=True))
+        key = await touch(client, namespace)
+        await until(lambda: stamped(client, key, "a"))
+        async with session.get(f"http://127.0.0.1:{a.manager.metrics_port}/metrics") as response:
+            text = await response.text()
+        for path in ("healthz", "healthz/leader-election", "readyz"):
+            async with session.get(f"http://127.0.0.1:{a.manager.health_probe_port}/{path}") as response:
+                assert (response.status, await response.text()) == (200, "ok")
+        a.stop.set()
+    for line in (
+        'controller_runtime_reconcile_total{controller="stamper",result="success"}',
+        'controller_runtime_reconcile_errors_total{controller="stamper"} 0.0',
+        'controller_runtime_reconcile_time_seconds_count{controller="stamper"}',
+        'controller_runtime_max_concurrent_reconciles{controller="stamper"} 1.0',
+        'controller_runtime_active_workers{controller="stamper"}',
+        'workqueue_adds_total{controller="stamper",name="stamper"}',
+        'workqueue_depth{controller="stamper",name="stamper",priority="0"}',
+        'workqueue_queue_duration_seconds_bucket{controller="stamper",le="1e-08",name="stamper"}',
+        'workqueue_unfinished_work_seconds{controller="stamper",name="stamper"}',
+        'workqueue_longest_running_processor_seconds{controller="stamper",name="stamper"}',
+        'leader_election_master_status{name="lock"} 1.0',
+        'rest_client_requests_total{code="200",host="',
+        "process_cpu_seconds_total",
+        "python_info",
+    ):
+        assert line in text, line

@@ -1,0 +1,103 @@
+"""Hand-over between real processes (O-09): after SIGTERM at once, after SIGKILL when the lease is over."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from pyreconcile.api.coordination_v1 import Lease
+from pyreconcile.client import Client
+from pyreconcile.testing import ControlPlane
+
+pytestmark = pytest.mark.plane
+
+LEASE = 3.0
+RETRY = 0.3 * 2.2
+SLACK = 1.5  # a loaded machine
+
+
+class Replica:
+    def __init__(self, process: Process) -> None:
+        assert process.stdout is not None
+        self.process = process
+        self._lines = BufferedByteReceiveStream(process.stdout)
+
+    async def says(self, word: str) -> float:
+        """Wait for a line (log lines come between); return when it came."""
+        with anyio.fail_after(30):
+            while (await self._lines.receive_until(b"\n", 65536)).decode() != word:
+                pass
+        return time.monotonic()
+
+
+@asynccontextmanager
+async def replica(plane: ControlPlane, namespace: str, identity: str) -> AsyncIterator[Replica]:
+    script = str(Path(__file__).with_name("replica.py"))
+    command = [sys.executable, script, str(plane.kubeconfig), namespace, identity]
+    async with await anyio.open_process(command, stderr=None) as process:
+        try:
+            yield Replica(process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
+async def test_o_09_sigterm_hands_over_at_once_and_sigkill_after_the_lease(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    async with (
+        replica(control_plane, namespace, "a") as a,
+        replica(control_plane, namespace, "b") as b,
+        replica(control_plane, namespace, "c") as c,
+    ):
+        # Imports take their time: all three are up before the first one is watched.
+        for one in (a, b, c):
+            await one.says("ready")
+        replicas = {"a": a, "b": b, "c": c}
+
+        first = await holder(client, namespace, set())
+        await replicas[first].says("leading")
+        terminated_at = time.monotonic()
+        replicas[first].process.send_signal(signal.SIGTERM)
+        with anyio.fail_after(10):
+            assert await replicas[first].process.wait() == 0
+
+        second = await holder(client, namespace, {first})
+        assert await replicas[second].says("leading") - terminated_at < RETRY + SLACK
+        await anyio.sleep(0.5)
+        killed_at = time.monotonic()
+        replicas[second].process.send_signal(signal.SIGKILL)
+
+        third = await holder(client, namespace, {first, second})
+        took = await replicas[third].says("leading") - killed_at
+        assert LEASE - RETRY < took < LEASE + RETRY + SLACK
+        lease = await client.get(Lease, f"{namespace}/lock")
+        assert lease.spec is not None
+        assert lease.spec.lease_transitions == 2
+
+        replicas[third].process.send_signal(signal.SIGINT)
+        with anyio.fail_after(10):
+            assert await replicas[third].process.wait() == 0
+        lease = await client.get(Lease, f"{namespace}/lock")
+        assert lease.spec is not None
+        assert not lease.spec.holder_identity
+
+
+async def holder(client: Client, namespace: str, former: set[str]) -> str:
+    """Wait until somebody else holds the Lease."""
+    with anyio.fail_after(30):
+        while True:
+            lease = await client.find(Lease, f"{namespace}/lock")
+            identity = lease.spec.holder_identity if lease is not None and lease.spec is not None else None
+            if identity and identity not in former:
+                return identity
+            await anyio.sleep(0.02)
