@@ -27,6 +27,7 @@ from rich.table import Table
 from pyreconcile.api import unstructured
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.client import Client, ConnectOptions, MergePatch, connect
+from pyreconcile.crd import install_crds
 from pyreconcile.testing import ControlPlane
 from pyreconcile_controllers.modelcache import ModelCache
 
@@ -172,11 +173,9 @@ async def _bench(console: Console, count: int, submitters: int, repeats: int) ->
         log = Path(directory) / "manager.log"
         for _ in track(range(repeats), description="measuring", console=console):
             async with (
-                ControlPlane(nodes=0, scheduler=False) as plane,
+                ControlPlane(controller_manager=True) as plane,
                 connect(ConnectOptions(kubeconfig=plane.kubeconfig)) as client,
             ):
-                from pyreconcile.crd import install_crds
-
                 await install_crds(client, [ModelCache])
                 await client.create(unstructured("v1", "Namespace", namespaced=False)(metadata={"name": NAMESPACE}))
                 for name, value in (await _measure(client, plane.kubeconfig, log, count, submitters)).items():

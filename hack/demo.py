@@ -272,7 +272,7 @@ async def _play(console: Console) -> None:
     stage = Stage(console)
     namespace = "demo"
     console.print("Starting a Kubernetes control plane (the first time it is built, which takes some minutes) …")
-    async with ControlPlane(nodes=4) as plane:
+    async with ControlPlane(nodes=4, controller_manager=True, scheduler=True) as plane:
         stage.say(f"control plane is up: etcd, API server, controller manager, scheduler, 4 nodes ({plane.url})")
         log = Path(plane.directory) / "manager.log"
         async with _manager(plane.kubeconfig, log), connect(ConnectOptions(kubeconfig=plane.kubeconfig)) as client:

@@ -71,6 +71,9 @@ class WebhookOptions:
         hosts: names and addresses that the made certificate is good for; those of ``service`` are added.
         service: the Service in front of this server, when the manager runs inside the cluster.
         client_ca: file with the CA of client certificates; when given, clients must show one.
+
+    Raises:
+        ValueError: ``bind_address`` is not of that form.
     """
 
     bind_address: str = ":9443"
@@ -78,6 +81,9 @@ class WebhookOptions:
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
     service: ServiceReference | None = None
     client_ca: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        _split_address(self.bind_address)
 
 
 @dataclass(frozen=True, slots=True)
