@@ -95,8 +95,28 @@ def _version(model: type[AnyCustomResource]) -> RawObject:
         subresources["scale"] = scale
     if subresources:
         version["subresources"] = subresources
-    version["schema"] = {"openAPIV3Schema": SchemaBuilder().root(model)}
+    schema = SchemaBuilder().root(model)
+    for path in [column.json_path for column in options.columns] + list(subresources.get("scale", {}).values()):
+        _check_path(schema, path, f"{model.__name__}: {path!r}")
+    version["schema"] = {"openAPIV3Schema": schema}
     return version
+
+
+def _check_path(schema: RawObject, path: str, where: str) -> None:
+    """Refuse the path of a column or of the scale sub-resource that leads nowhere; what is not plain is let through."""
+    if not path.startswith("."):
+        raise SchemaError(f"{where}: a path begins with a dot, as in '.status.phase'")
+    names = path[1:].split(".")
+    if names[0] == "metadata":
+        return
+    for name in names:
+        if not name.replace("-", "").isalnum() or "properties" not in schema:
+            return
+        if name not in schema["properties"]:
+            if schema.get("x-kubernetes-preserve-unknown-fields"):
+                return
+            raise SchemaError(f"{where}: there is no field {name!r}; fields are {', '.join(schema['properties'])}")
+        schema = schema["properties"][name]
 
 
 def _column(column: Column) -> RawObject:

@@ -150,6 +150,9 @@ class SchemaBuilder:
             wire = info.serialization_alias or info.alias or name
             where = f"{model.__name__}.{name}"
             properties[wire] = _merge(self._field(info, where), extras.get(wire, {}))
+            if name in ("api_version", "kind") and issubclass(model, KubeObject):
+                # Known from the class, and not part of an embedded object: a default would add them to what is stored.
+                properties[wire].pop("default", None)
             if info.is_required():
                 required.append(wire)
             _check_list(properties[wire], where)
@@ -176,13 +179,17 @@ class SchemaBuilder:
         default = self._default(info, where)
         if default is not PydanticUndefined:
             schema = {**schema, "default": default}
-        return _order(_merge(schema, extra or {}))
+        schema = _order(_merge(schema, extra or {}))
+        _check_default(schema, where)
+        return schema
 
     def _default(self, info: FieldInfo, where: str) -> Any:
         if info.default_factory is not None and info.default_factory_takes_validated_data:
             return PydanticUndefined
         value = info.get_default(call_default_factory=True, validated_data={})
         if value is None or value is PydanticUndefined or (not value and isinstance(value, list | dict)):
+            return PydanticUndefined
+        if isinstance(value, ObjectMeta):
             return PydanticUndefined
         if isinstance(value, Model):
             return value.to_dict()
@@ -199,10 +206,12 @@ class SchemaBuilder:
         if origin is Annotated:
             return self._type(args[0], [*args[1:], *metadata], where)
         notes = list(metadata)
-        for note in notes:
-            if isinstance(note, Format) and note.name in ("quantity", "int-or-string"):
-                return dict(_INT_OR_STRING) | ({"pattern": QUANTITY_PATTERN} if note.name == "quantity" else {})
-        schema = self._plain(annotation, origin, args, where)
+        formats = {note.name for note in notes if isinstance(note, Format)}
+        if formats & {"quantity", "int-or-string"}:
+            notes = [note for note in notes if isinstance(note, FieldInfo)]
+            schema = dict(_INT_OR_STRING) | ({"pattern": QUANTITY_PATTERN} if "quantity" in formats else {})
+        else:
+            schema = self._plain(annotation, origin, args, where)
         for note in notes:
             schema = self._note(schema, note, where)
         return schema
@@ -297,6 +306,20 @@ _KEY_ORDER = ("description", "type", "format", "default", "enum")
 def _order(schema: RawObject) -> RawObject:
     head = {key: schema[key] for key in _KEY_ORDER if key in schema}
     return head | {key: value for key, value in schema.items() if key not in head}
+
+
+def _check_default(schema: RawObject, where: str) -> None:
+    """Refuse a default that the schema itself refuses; the server would name a path in the CRD instead of the field."""
+    value = schema.get("default")
+    fits = True
+    if "enum" in schema and value is not None:
+        fits = value in schema["enum"]
+    elif isinstance(value, str):
+        fits = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        fits = schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    if not fits:
+        raise SchemaError(f"{where}: the default {value!r} breaks the field's own bounds")
 
 
 def _check_list(schema: RawObject, where: str) -> None:
