@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import random as _random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -58,6 +59,7 @@ class Cache:
         options: namespaces, selectors, periods.
         metrics: where numbers about the informers are shown.
         random: a number in [0, 1), for the spread of periods.
+        clock: monotonic seconds.
     """
 
     name = "cache"
@@ -70,10 +72,12 @@ class Cache:
         metrics: HasRegistry | None = None,
         *,
         random: Callable[[], float] = _random.random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = client.transport
         self._options = options or CacheOptions()
         self._random = random
+        self._clock = clock
         self._live = LiveReader(self._transport)
         self._support = ServerSupport()
         self._lists = anyio.Semaphore(self._options.concurrent_lists)
@@ -163,6 +167,7 @@ class Cache:
                     first_version=first_version,
                     lists=self._lists,
                     random=self._random,
+                    clock=self._clock,
                 )
 
             options = self._kind_options.get(resource, KindOptions())

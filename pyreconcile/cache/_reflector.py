@@ -213,11 +213,11 @@ class Reflector:
                     continue
                 if isinstance(error, InvalidError | BadRequestError):
                     self._support.streaming_list = False
-                self._log.info("streaming list not possible, listing by pages", error=str(error))
+                self._log.debug("streaming list not possible, listing by pages", error=str(error))
                 return False
             if self._listing:
                 # A server that does not know streaming lists ignores the parameter and never sends the mark.
-                self._log.info("streaming list ended without its mark, listing by pages")
+                self._log.debug("streaming list ended without its mark, listing by pages")
                 return False
             return True
         return False
@@ -290,7 +290,8 @@ class Reflector:
                     self._last_contact = self._clock()
                     await self._read(lines, known=start not in ("", "0"), listing=listing)
         finally:
-            self._down_since = self._clock()
+            if self._down_since is None:
+                self._down_since = self._clock()
             self._lasted = self.stats.events + self.stats.bookmarks > received or self._clock() - began >= SHORT_WATCH
         return self._lasted
 

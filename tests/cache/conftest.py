@@ -43,11 +43,11 @@ def event(change: str, obj: RawObject) -> bytes:
     return orjson.dumps({"type": change, "object": obj})
 
 
-def bookmark(version: int, *, end: bool = False) -> bytes:
+def bookmark(version: int, *, end: bool = False, kind: str = "ConfigMap") -> bytes:
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
     if end:
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-    return event("BOOKMARK", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    return event("BOOKMARK", {"apiVersion": "v1", "kind": kind, "metadata": metadata})
 
 
 def error_event(code: int, reason: str) -> bytes:
@@ -115,7 +115,8 @@ class Scripted:
 class FakeServer:
     """Keeps the objects of one kind and serves lists and watches of them, faults included."""
 
-    def __init__(self, *, streaming: bool = True) -> None:
+    def __init__(self, kind: str = "ConfigMap", *, streaming: bool = True) -> None:
+        self.kind = kind
         self.streaming = streaming
         self.objects: dict[str, RawObject] = {}
         self.history: list[tuple[int, str, RawObject]] = []
@@ -136,7 +137,7 @@ class FakeServer:
         namespace, _, name = key.rpartition("/")
         self.version += 1
         old = self.objects.get(key)
-        obj: RawObject = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, **fields}
+        obj: RawObject = {"apiVersion": "v1", "kind": self.kind, "metadata": {"name": name}, **fields}
         if namespace:
             obj["metadata"]["namespace"] = namespace
         obj["metadata"]["uid"] = uid or (old["metadata"]["uid"] if old else f"u{self.version}")
@@ -156,10 +157,11 @@ class FakeServer:
 
     def bookmark(self) -> None:
         metadata = {"resourceVersion": str(self.version)}
-        self._happened("BOOKMARK", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+        self._happened("BOOKMARK", {"apiVersion": "v1", "kind": self.kind, "metadata": metadata})
 
     def compact(self) -> None:
-        """Forget the history: older versions are expired from now on."""
+        """Move on and forget the history: versions up to now are expired."""
+        self.version += 1
         self.oldest = self.version
         self.history.clear()
 
@@ -196,7 +198,7 @@ class FakeServer:
             if key not in self.objects:
                 raise NotFoundError(f"{key} not found")
             return orjson.dumps(self.objects[key])
-        return list_answer(self._selected(namespace, query), self.version)
+        return list_answer(self._selected(namespace, query), self.version, kind=f"{self.kind}List")
 
     @asynccontextmanager
     async def stream(
@@ -224,7 +226,7 @@ class FakeServer:
             position = self.version
             for obj in self._selected(namespace, query):
                 yield event("ADDED", obj)
-            yield bookmark(position, end=True)
+            yield bookmark(position, end=True, kind=self.kind)
             sent = len(self.history)
         else:
             position = int(query["resourceVersion"])
