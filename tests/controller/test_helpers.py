@@ -1,0 +1,206 @@
+"""Finalizers and conditions without a server, create_or_update and create_or_patch with one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreconcile.api import Condition
+from pyreconcile.api.core_v1 import ConfigMap, Service, ServicePort, ServiceSpec, ServiceStatus
+from pyreconcile.client import ConflictError, MergePatch
+from pyreconcile.controller import (
+    OperationResult,
+    add_finalizer,
+    create_or_patch,
+    create_or_update,
+    ensure_finalizer,
+    find_condition,
+    has_finalizer,
+    is_condition_false,
+    is_condition_true,
+    release_finalizer,
+    remove_condition,
+    remove_finalizer,
+    set_condition,
+)
+
+CONDITION = {
+    "type": "Probed",
+    "status": "True",
+    "reason": "Probe",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+
+
+def config(**metadata) -> ConfigMap:
+    return ConfigMap(metadata={"namespace": "ns", "name": "a", **metadata})
+
+
+def test_he_6_finalizers_report_changes_and_remove_takes_all_equal_ones():
+    obj = config()
+    assert add_finalizer(obj, "x/y")
+    assert not add_finalizer(obj, "x/y")
+    assert obj.to_dict()["metadata"]["finalizers"] == ["x/y"]
+    obj = config(finalizers=["x/y", "keep/me", "x/y"])
+    assert has_finalizer(obj, "x/y")
+    assert remove_finalizer(obj, "x/y")
+    assert not remove_finalizer(obj, "x/y")
+    assert obj.metadata.finalizers == ["keep/me"]
+    assert obj.to_dict()["metadata"]["finalizers"] == ["keep/me"]
+
+
+def condition(status="True", reason="R", message="m", **more) -> Condition:
+    return Condition(type="Ready", status=status, reason=reason, message=message, **more)
+
+
+def test_he_7_time_moves_only_when_the_status_changes():
+    conditions: list[Condition] = []
+    assert set_condition(conditions, condition(), now=lambda: NOW)
+    assert conditions[0].last_transition_time == NOW
+    assert not set_condition(conditions, condition(), now=lambda: LATER)
+    changed = condition(reason="S", message="n", observed_generation=4)
+    assert set_condition(conditions, changed, now=lambda: LATER)
+    present = conditions[0]
+    assert (present.reason, present.message, present.observed_generation) == ("S", "n", 4)
+    assert present.last_transition_time == NOW
+    assert set_condition(conditions, condition("False"), now=lambda: LATER)
+    assert conditions[0].last_transition_time == LATER
+    assert set_condition(conditions, condition("True", last_transition_time=NOW), now=lambda: LATER)
+    assert conditions[0].last_transition_time == NOW
+
+
+def test_he_7_find_remove_and_truth():
+    conditions: list[Condition] = []
+    given_one = condition()
+    set_condition(conditions, given_one)
+    assert given_one.last_transition_time is None, "the argument is copied"
+    set_condition(conditions, Condition(type="Other", status="False", reason="R"))
+    assert find_condition(conditions, "Ready") is conditions[0]
+    assert find_condition(conditions, "None") is None
+    assert find_condition(None, "Ready") is None
+    assert is_condition_true(conditions, "Ready")
+    assert not is_condition_true(conditions, "Other")
+    assert is_condition_false(conditions, "Other")
+    assert not is_condition_false(conditions, "None")
+    assert remove_condition(conditions, "Ready")
+    assert not remove_condition(conditions, "Ready")
+    assert [present.type for present in conditions] == ["Other"]
+
+
+def test_he_7_now_has_whole_seconds_as_it_is_written():
+    conditions: list[Condition] = []
+    set_condition(conditions, condition())
+    assert conditions[0].last_transition_time is not None
+    assert Condition.from_dict(conditions[0].to_dict()) == conditions[0]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["A", "B"]), st.sampled_from(["True", "False", "Unknown"])), max_size=12))
+def test_he_7_any_sequence_keeps_one_condition_a_type_and_the_time_of_its_last_change(steps):
+    conditions: list[Condition] = []
+    expected: dict[str, tuple[str, datetime]] = {}
+    for number, (kind, status) in enumerate(steps):
+        at = NOW + timedelta(seconds=number)
+        if expected.get(kind, ("", NOW))[0] != status:
+            expected[kind] = (status, at)
+        set_condition(conditions, Condition(type=kind, status=status, reason="R"), now=lambda at=at: at)
+    assert {c.type: (c.status, c.last_transition_time) for c in conditions} == expected
+
+
+# -- with the server ------------------------------------------------------------------------------------------------
+
+
+def service(namespace: str) -> Service:
+    return Service(metadata={"namespace": namespace, "name": "svc"})
+
+
+def wanted(obj: Service) -> None:
+    obj.metadata.labels["app"] = "x"
+    if obj.spec is None:
+        obj.spec = ServiceSpec(ports=[ServicePort(port=80)])
+
+
+@pytest.mark.plane
+async def test_he_1_created_unchanged_updated(client, namespace):
+    def mutate(obj: ConfigMap) -> None:
+        obj.data = {**(obj.data or {}), "a": value}
+
+    value = "1"
+    target = ConfigMap(metadata={"namespace": namespace, "name": "a"})
+    created, result = await create_or_update(client, target, mutate)
+    assert result is OperationResult.CREATED
+    same, result = await create_or_update(client, target, mutate)
+    assert result == "unchanged"
+    assert same.metadata.resource_version == created.metadata.resource_version
+    value = "2"
+    changed, result = await create_or_update(client, ConfigMap(metadata=target.metadata), mutate)
+    assert result is OperationResult.UPDATED
+    assert changed.data == {"a": "2"}
+
+
+@pytest.mark.plane
+async def test_he_1_identity_must_not_change(client, namespace):
+    async def rename(obj: ConfigMap) -> None:
+        obj.metadata.name = "b"
+
+    target = ConfigMap(metadata={"namespace": namespace, "name": "a"})
+    with pytest.raises(ValueError, match="must keep name and namespace"):
+        await create_or_update(client, target, rename)
+    assert await client.find(ConfigMap, f"{namespace}/a") is None
+    assert await client.find(ConfigMap, f"{namespace}/b") is None
+
+
+@pytest.mark.plane
+async def test_he_2_patches_the_object_and_its_status_apart(client, namespace):
+    steps: list[str] = []
+
+    def mutate(obj: Service) -> None:
+        wanted(obj)
+        if "label" in steps:
+            obj.metadata.labels["step"] = str(len(steps))
+        if "status" in steps:
+            obj.status = ServiceStatus.from_dict({"conditions": [dict(CONDITION, message=str(len(steps)))]})
+
+    async def write() -> OperationResult:
+        _, result = await create_or_patch(client, service(namespace), mutate)
+        return result
+
+    assert await write() is OperationResult.CREATED
+    assert await write() is OperationResult.UNCHANGED
+    steps.append("label")
+    assert await write() is OperationResult.UPDATED
+    steps.append("status")
+    assert await write() is OperationResult.UPDATED_STATUS
+    obj = await client.get(Service, f"{namespace}/svc")
+    assert obj.metadata.labels == {"app": "x", "step": "2"}
+    assert obj.to_dict()["status"]["conditions"][0]["message"] == "2"
+    assert await write() is OperationResult.UNCHANGED
+    steps[:] = ["status"]
+    assert await write() is OperationResult.UPDATED_STATUS_ONLY
+
+
+@pytest.mark.plane
+async def test_he_6_a_finalizer_of_another_writer_is_not_lost(client, namespace):
+    stale = await client.create(ConfigMap(metadata={"namespace": namespace, "name": "a"}))
+    await client.patch(stale, MergePatch({"metadata": {"finalizers": ["other/one"]}}))
+    with pytest.raises(ConflictError):
+        await ensure_finalizer(client, stale, "mine/one")
+    fresh = await client.get(ConfigMap, stale.key)
+    both = await ensure_finalizer(client, fresh, "mine/one")
+    assert both.metadata.finalizers == ["other/one", "mine/one"]
+    assert fresh.metadata.finalizers == ["other/one"]
+    await client.delete(both)
+    deleted = await client.get(ConfigMap, stale.key)
+    assert await ensure_finalizer(client, deleted, "late/one") is deleted
+    rest = await release_finalizer(client, deleted, "mine/one")
+    assert rest is not None
+    assert await release_finalizer(client, rest, "mine/one") is rest
+    await release_finalizer(client, rest, "other/one")
+    assert await client.find(ConfigMap, stale.key) is None
+    assert await release_finalizer(client, rest, "other/one") is None
