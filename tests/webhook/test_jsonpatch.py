@@ -6,16 +6,19 @@ import json
 
 import jsonpatch
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyreconcile.webhook import apply_patch
 from pyreconcile.webhook._jsonpatch import json_patch, rebase, same_json
 
+# Times say nothing on a machine that is busy with a control plane.
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 keys = st.sampled_from(["a", "b", "c", "x/y", "t~", "~1", "é"])
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b", 0.0, 1.0, 1.5])
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(keys, inner, max_size=4), max_leaves=20
+    scalars, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
 )
 objects = st.dictionaries(keys, values, max_size=5)
 
@@ -40,6 +43,7 @@ def text(value):
     return json.dumps(value, sort_keys=True)
 
 
+@relaxed
 @given(objects.flatmap(lambda old: st.tuples(st.just(old), variants(old).filter(lambda new: isinstance(new, dict)))))
 def test_wh_6_patch_turns_old_into_new_and_changes_neither(pair):
     old, new = pair
@@ -50,6 +54,7 @@ def test_wh_6_patch_turns_old_into_new_and_changes_neither(pair):
     assert bool(patch) == (text(old) != text(new))
 
 
+@relaxed
 @given(objects.flatmap(lambda old: st.tuples(st.just(old), variants(old).filter(lambda new: isinstance(new, dict)))))
 def test_apply_patch_for_tests_agrees_with_the_jsonpatch_package(pair):
     old, new = pair
@@ -57,6 +62,7 @@ def test_apply_patch_for_tests_agrees_with_the_jsonpatch_package(pair):
     assert text(apply_patch({"response": {"allowed": True, "patch": patch}}, old)) == text(new)
 
 
+@relaxed
 @given(objects, objects)
 def test_same_json_is_equality_of_the_written_text(a, b):
     assert same_json(a, b) == (text(a) == text(b))
@@ -80,12 +86,14 @@ def test_wh_6_patch_is_as_small_as_the_change(old, new, patch):
     assert json_patch(old, new) == patch
 
 
+@relaxed
 @given(objects.flatmap(lambda raw: st.tuples(st.just(raw), variants(raw).filter(lambda new: isinstance(new, dict)))))
 def test_wh_6a_rebase_without_loss_is_the_change_itself(pair):
     raw, after = pair
     assert text(rebase(raw, raw, after)) == text(after)
 
 
+@relaxed
 @given(objects.flatmap(lambda raw: st.tuples(st.just(raw), variants(raw))))
 def test_wh_6a_rebase_without_change_is_the_raw_object(pair):
     raw, seen = pair
