@@ -87,8 +87,8 @@ async def test_te_2_a_missing_program_is_an_error(start):
 
 
 async def test_te_2_one_plane_a_directory(start):
-    first, second = start(), start()
-    await first.wait_ready()
+    await start().wait_ready()
+    second = start()
     with pytest.raises(ControlPlaneError, match="already running"):
         await second.wait_ready()
 
