@@ -81,6 +81,7 @@ async def connect(options: ConnectOptions | None = None, **overrides: Any) -> As
             timeout=chosen.timeout,
             metrics=chosen.metrics,
             max_concurrent_requests=chosen.max_concurrent_requests,
+            sleep=chosen.sleep,
         )
     except (OSError, ValueError) as error:
         # A certificate or key file that is missing or malformed; ssl.SSLError is an OSError.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
 import anyio.to_thread
 import yaml
 
@@ -46,6 +47,7 @@ class ConnectOptions:
         metrics: counts requests.
         timeout: seconds that one request may take.
         max_concurrent_requests: requests in flight at once; watches do not count.
+        sleep: waits between tries, for tests.
     """
 
     kubeconfig: str | Path | None = None
@@ -56,6 +58,7 @@ class ConnectOptions:
     metrics: RequestMetrics | None = None
     timeout: float = 30.0
     max_concurrent_requests: int = 128
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
 
 @dataclass(frozen=True)

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-_NUMBER = re.compile(r"([+-]?[0-9.]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
-_SCALE = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal("1e3"),
-    "M": Decimal("1e6"),
-    "G": Decimal("1e9"),
-    "T": Decimal("1e12"),
-    "P": Decimal("1e15"),
-    "E": Decimal("1e18"),
-    "Ki": Decimal(2**10),
-    "Mi": Decimal(2**20),
-    "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40),
-    "Pi": Decimal(2**50),
-    "Ei": Decimal(2**60),
-}
+from pyreconcile.api import quantity
+
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 # Where built-in types hold quantities: maps from resource names to amounts, and single fields.
@@ -111,8 +94,7 @@ def scalar_equal(a: Any, b: Any, place: Place) -> bool:
     if place.text or not (isinstance(a, str) or isinstance(b, str)):
         return False
     if _holds_quantity(place):
-        amount = _amount(a)
-        return amount is not None and amount == _amount(b)
+        return a is not None and b is not None and _same_amount(a, b)
     if isinstance(a, str) and isinstance(b, str) and _TIME.fullmatch(a) and _TIME.fullmatch(b):
         return _instant(a) == _instant(b)
     return False
@@ -128,15 +110,11 @@ def _holds_quantity(place: Place) -> bool:
     return parent in _QUANTITY_MAPS or name in _QUANTITIES or (name == "value" and parent in _METRIC_TARGETS)
 
 
-def _amount(value: Any) -> Decimal | None:
-    match = _NUMBER.fullmatch(str(value))
-    if match is None:
-        return None
-    number, unit = match[1], match[2] or ""
+def _same_amount(a: Any, b: Any) -> bool:
     try:
-        return Decimal(number) * _SCALE[unit] if unit in _SCALE else Decimal(number + unit)
-    except InvalidOperation:
-        return None
+        return quantity.equal(a, b)
+    except quantity.QuantityError:
+        return False
 
 
 def _instant(text: str) -> datetime:

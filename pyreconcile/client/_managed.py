@@ -79,8 +79,9 @@ def _covers_map(applied: RawObject, live: RawObject, owned: RawObject, place: Pl
     for key, value in applied.items():
         node = owned.get(f"f:{key}")
         if node is None:
-            # The server drops what is empty, and then nobody owns it.
-            if is_empty(value) and is_empty(live.get(key)):
+            # The server drops what is empty, and then nobody owns it; an empty map is part of any map.
+            present = live.get(key)
+            if is_empty(value) and (is_empty(present) or (value == {} and isinstance(present, dict))):
                 continue
             return False
         if key not in live:
