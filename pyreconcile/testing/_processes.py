@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ class Processes:
 
     def __init__(self, lock: Path, *, stop_timeout: float, scratch: Path | None) -> None:
         self._stop_timeout = stop_timeout
+        self._scratch = scratch
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SUPERVISOR), str(lock), str(stop_timeout), str(scratch or "")],
             stdin=subprocess.PIPE,
@@ -135,6 +137,7 @@ class Processes:
 
     def keep_scratch(self) -> None:
         """Leave the scratch directory in place at the end."""
+        self._scratch = None
         self._order(do="keep")
 
     def detach(self) -> None:
@@ -152,6 +155,8 @@ class Processes:
                 )
             except ControlPlaneError:
                 self.kill()
+        if self._scratch is not None and self._process.returncode != 0:
+            shutil.rmtree(self._scratch, ignore_errors=True)  # the supervisor was killed and could not
         self._close()
 
     def kill(self) -> None:

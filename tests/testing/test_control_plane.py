@@ -136,7 +136,7 @@ def test_te_2_killing_the_owner_leaves_nothing(control_plane, gone):  # the fixt
 
 def test_te_2_killing_the_supervisor_takes_the_components_along(control_plane, gone):
     with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True) as owner:
-        _, child, *pids = owner.stdout.readline().split()
+        directory, child, *pids = owner.stdout.readline().split()
         status = Path(f"/proc/{pids[0]}/status").read_text()
         supervisor = int(next(line for line in status.splitlines() if line.startswith("PPid")).split()[1])
         assert supervisor not in (1, owner.pid)
@@ -144,6 +144,7 @@ def test_te_2_killing_the_supervisor_takes_the_components_along(control_plane, g
         assert all(gone(int(pid)) for pid in pids)
         os.kill(int(child), signal.SIGKILL)
         owner.kill()
+    shutil.rmtree(directory)  # with both gone nobody else does
 
 
 async def test_te_2_a_failed_start_shows_the_last_log_lines_and_keeps_the_log(control_plane, tmp_path):

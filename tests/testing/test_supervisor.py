@@ -103,3 +103,15 @@ async def test_te_2_the_scratch_directory_goes_unless_kept(start, tmp_path):
             processes.keep_scratch()
         await processes.stop()
         assert os.path.exists(scratch) is keep  # noqa: ASYNC240
+
+
+async def test_te_2_a_killed_supervisor_leaves_no_scratch_directory_or_process(start, tmp_path, gone):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    processes = start(scratch=scratch)
+    await processes.wait_ready()
+    pid = await processes.start("component", ["sleep", "60"], None)
+    os.kill(processes.supervisor_pid, signal.SIGKILL)
+    await processes.stop()
+    assert gone(pid)
+    assert not os.path.exists(scratch)  # noqa: ASYNC240
