@@ -1,7 +1,7 @@
 """Controllers that come with pyreconcile, one folder each.
 
-Every folder is a module with the names of `Bundle`. `load` imports one by its name in `BUNDLED`; nothing else is
-imported before.
+Every folder is a module with the names of `Bundle`; one with webhooks also has ``webhook_configurations(server)``.
+`load` imports one by its name in `BUNDLED`; nothing else is imported before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyreconcile.manager import Manager
     from pyreconcile.webhook import WebhookServer
 
-__all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "load"]
+__all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "load", "webhook_configurations"]
 
 BUNDLED = {
     "leaderworkerset": "pyreconcile_controllers.leaderworkerset",
@@ -34,10 +34,6 @@ class Bundle(Protocol):
     def setup(manager: Manager) -> None:
         """Register the controllers, and the webhooks if the manager serves them."""
 
-    @staticmethod
-    def webhook_configurations(server: WebhookServer) -> list[RawObject]:
-        """Return what makes the API server ask ``server``, once it listens; empty for a bundle without webhooks."""
-
 
 class UnknownControllerError(ValueError):
     """A name is not in `BUNDLED`."""
@@ -55,3 +51,13 @@ def load(names: Iterable[str]) -> dict[str, Bundle]:
             raise UnknownControllerError(f"unknown controller {name!r}: choose from {', '.join(sorted(BUNDLED))}")
         bundles[name] = cast(Bundle, importlib.import_module(BUNDLED[name]))
     return bundles
+
+
+def webhook_configurations(bundle: Bundle, server: WebhookServer) -> list[RawObject]:
+    """Return what makes the API server ask ``server`` about a bundle's kinds; empty for one without webhooks.
+
+    Raises:
+        RuntimeError: the server does not listen yet.
+    """
+    build = getattr(bundle, "webhook_configurations", None)
+    return list(build(server)) if build is not None else []

@@ -150,10 +150,11 @@ async def _main(bundles: dict[str, Bundle], options: ManagerOptions, install: bo
 
 async def _install_webhooks(manager: Manager, bundles: dict[str, Bundle]) -> None:
     from pyreconcile.webhook import install
+    from pyreconcile_controllers import webhook_configurations
 
     assert manager.webhooks is not None
     for name, bundle in bundles.items():
-        if configurations := bundle.webhook_configurations(manager.webhooks):
+        if configurations := webhook_configurations(bundle, manager.webhooks):
             await install(manager.client, configurations)
             log.info("webhooks_installed", controller=name, port=manager.webhooks.port)
 

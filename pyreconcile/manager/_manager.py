@@ -104,6 +104,7 @@ class Manager:
         if options.webhook is not None:
             self.webhooks = WebhookServer(options.webhook, metrics=self.metrics)
             self._lifecycle.webhooks.add(self.webhooks)
+            self._health.readyz.add("webhook", self.webhooks.check_ready)
 
     async def __aenter__(self) -> Self:
         """Open the client."""
