@@ -24,6 +24,7 @@ from pyreconcile.controller._conditions import (
 from pyreconcile.controller._controller import Controller, ControllerMetrics, ReconcileFunction, current_reconcile_id
 from pyreconcile.controller._events import CreateEvent, DeleteEvent, GenericEvent, UpdateEvent
 from pyreconcile.controller._finalizers import (
+    Finalizers,
     add_finalizer,
     ensure_finalizer,
     has_finalizer,
@@ -72,6 +73,7 @@ __all__ = [
     "EnqueueMapped",
     "EnqueueObject",
     "EnqueueOwner",
+    "Finalizers",
     "FunctionSource",
     "GenerationChanged",
     "GenericEvent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time as _time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -239,16 +240,23 @@ class Controller:
         """Reconcile one request and act on the outcome, in the order of section 3.1; return the time it ended."""
         if self._fence is not None:
             self._fence()
-        bind_contextvars(namespace=request.namespace, name=request.name, reconcile_id=str(self._new_id()))
         metrics = self._metrics
         error: Exception | None = None
         result = _NOTHING
         metrics.worker_busy(1)
         started = self._time()
         try:
+            bind_contextvars(namespace=request.namespace, name=request.name, reconcile_id=str(self._new_id()))
             result = await self._call(request)
         except Exception as caught:
             error = caught
+        except asyncio.CancelledError as caught:
+            if _is_cancelled():
+                raise
+            # Not meant for this worker: the reconciler awaited a task that something else had cancelled. Let through,
+            # it would end the worker without a word.
+            error = RuntimeError("a task that the reconciler awaited was cancelled")
+            error.__cause__ = caught
         finally:
             ended = self._time()
             metrics.worker_busy(-1)
@@ -310,6 +318,11 @@ class Controller:
             # The server's refusals say it all; where else an error came from, only the traceback tells.
             exc_info=None if isinstance(error, ApiError) else error,
         )
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _only(error: Exception) -> Exception:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pyreconcile.api import KubeObject
 from pyreconcile.client import MergePatch, NotFoundError
@@ -85,3 +87,78 @@ async def release_finalizer(client: Client, obj: T, name: str) -> T | None:
         return await client.patch(obj, MergePatch.between(obj, changed, optimistic_lock=True))
     except NotFoundError:
         return None
+
+
+Cleanup: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Cleans up what an object had outside of the cluster; doing it twice must do no harm."""
+
+
+class Finalizers:
+    """Several clean-ups, each under a finalizer of its own.
+
+    ::
+
+        finalizers = Finalizers({"labs.example.dev/dns": remove_dns, "labs.example.dev/bucket": remove_bucket})
+        obj = await finalizers.run(self.client, obj)  # first thing in reconcile
+
+    Args:
+        cleanups: coroutine functions by finalizer, called with the object while it is being deleted.
+    """
+
+    def __init__(self, cleanups: Mapping[str, Cleanup] | None = None) -> None:
+        self._cleanups: dict[str, Cleanup] = {}
+        for name, cleanup in (cleanups or {}).items():
+            self.register(name, cleanup)
+
+    def register(self, name: str, cleanup: Cleanup) -> None:
+        """Add a clean-up.
+
+        Raises:
+            ValueError: the finalizer has one already, or its name is not of the form ``domain/name``.
+        """
+        if name in self._cleanups:
+            raise ValueError(f"finalizer {name!r} is registered already")
+        domain, _, rest = name.partition("/")
+        if not domain or not rest:
+            raise ValueError(f"finalizer {name!r}: the server wants a domain and a name, as in 'labs.example.dev/dns'")
+        self._cleanups[name] = cleanup
+
+    async def run(self, client: Client, obj: T) -> T:
+        """Add all finalizers while the object lives; once it is being deleted, clean up and take them off.
+
+        One patch at most, with the resource version of ``obj``. Every clean-up whose finalizer is there runs, also
+        after one that failed; those that went well lose their finalizer.
+
+        Args:
+            client: writes the patch.
+            obj: the object as it was read; it is not changed.
+
+        Returns:
+            The object as it is now; when it is gone, as it was last.
+
+        Raises:
+            ConflictError: the object has changed since it was read; reconcile again.
+            ExceptionGroup: what clean-ups raised, after the patch.
+        """
+        changed = obj.deep_copy()
+        failures: list[Exception] = []
+        if obj.metadata.deletion_timestamp is None:
+            for name in self._cleanups:
+                add_finalizer(changed, name)
+        else:
+            for name, cleanup in self._cleanups.items():
+                if has_finalizer(obj, name):
+                    try:
+                        await cleanup(obj)
+                    except Exception as error:
+                        error.add_note(f"finalizer {name}")
+                        failures.append(error)
+                    else:
+                        remove_finalizer(changed, name)
+        current = obj
+        if changed.metadata.finalizers != obj.metadata.finalizers:
+            with suppress(NotFoundError):
+                current = await client.patch(obj, MergePatch.between(obj, changed, optimistic_lock=True))
+        if failures:
+            raise ExceptionGroup(f"clean-up of {type(obj).resource.kind} {obj.key} failed", failures)
+        return current

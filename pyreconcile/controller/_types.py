@@ -52,6 +52,10 @@ class Result:
     requeue: bool = False
     priority: int | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.requeue_after, int | float):
+            raise TypeError(f"requeue_after={self.requeue_after!r}: give seconds, as in 30 or delta.total_seconds()")
+
 
 class TerminalError(Exception):
     """A retry is of no use until the object changes: the reconcile counts as failed and is not queued again.

@@ -12,6 +12,7 @@ from pyreconcile.api import Condition
 from pyreconcile.api.core_v1 import ConfigMap, Service, ServicePort, ServiceSpec, ServiceStatus
 from pyreconcile.client import ConflictError, MergePatch
 from pyreconcile.controller import (
+    Finalizers,
     OperationResult,
     add_finalizer,
     create_or_patch,
@@ -204,3 +205,46 @@ async def test_he_6_a_finalizer_of_another_writer_is_not_lost(client, namespace)
     await release_finalizer(client, rest, "other/one")
     assert await client.find(ConfigMap, stale.key) is None
     assert await release_finalizer(client, rest, "other/one") is None
+
+
+@pytest.mark.plane
+async def test_he_6_registry_adds_runs_and_removes_and_keeps_what_failed(client, namespace):
+    cleaned: list[str] = []
+    broken = True
+
+    async def dns(obj: ConfigMap) -> None:
+        cleaned.append("dns")
+
+    async def bucket(obj: ConfigMap) -> None:
+        if broken:
+            raise OSError("no answer")
+        cleaned.append("bucket")
+
+    finalizers = Finalizers({"x.example.dev/bucket": bucket, "x.example.dev/dns": dns})
+    obj = await client.create(ConfigMap(metadata={"namespace": namespace, "name": "a", "finalizers": ["other/one"]}))
+    obj = await finalizers.run(client, obj)
+    assert obj.metadata.finalizers == ["other/one", "x.example.dev/bucket", "x.example.dev/dns"]
+    assert await finalizers.run(client, obj) is obj
+    await client.delete(obj)
+    obj = await client.get(ConfigMap, obj.key)
+    with pytest.raises(ExceptionGroup, match="clean-up of ConfigMap") as caught:
+        await finalizers.run(client, obj)
+    assert caught.group_contains(OSError, match="no answer")
+    assert cleaned == ["dns"]
+    obj = await client.get(ConfigMap, obj.key)
+    assert obj.metadata.finalizers == ["other/one", "x.example.dev/bucket"]
+    broken = False
+    obj = await finalizers.run(client, obj)
+    assert cleaned == ["dns", "bucket"]
+    obj = await client.patch(obj, MergePatch({"metadata": {"finalizers": None}}))
+    await finalizers.run(client, obj)
+
+
+def test_he_6_registry_refuses_a_name_twice_and_a_name_the_server_refuses():
+    async def nothing(obj: ConfigMap) -> None: ...
+
+    finalizers = Finalizers({"x.example.dev/a": nothing})
+    with pytest.raises(ValueError, match="is registered already"):
+        finalizers.register("x.example.dev/a", nothing)
+    with pytest.raises(ValueError, match="wants a domain and a name"):
+        finalizers.register("plain", nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import anyio
 import pytest
@@ -227,6 +228,36 @@ async def test_rc_5_a_wrong_result_says_what_to_return(run, counters):
         async with run(build(Script(30.0), counters)):
             await anyio.sleep(5)
     assert "return Result(requeue_after=seconds), or None" in logs[0]["error"]
+
+
+async def test_rc_5_a_cancelled_task_that_was_awaited_does_not_end_the_worker(run, counters):
+    async def await_cancelled():
+        task = asyncio.ensure_future(anyio.sleep(60))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    script = Script(await_cancelled)
+    with capture_logs() as logs:
+        async with run(build(script, counters)):
+            await anyio.sleep(5)
+    assert script.times() == [0, 1]
+    assert logs[0]["error"] == "a task that the reconciler awaited was cancelled"
+    assert counters.counts == {"error": 1, "errors_total": 1, "success": 1}
+
+
+async def test_a_key_that_is_no_request_fails_alone(run, counters):
+    script = Script()
+    with capture_logs() as logs:
+        async with run(build(script, counters, "ns/text", A)):
+            await anyio.sleep(0.5)
+    assert [request for request, _ in script.calls] == [A]
+    assert "'str' object has no attribute 'namespace'" in logs[0]["error"]
+
+
+def test_requeue_after_takes_seconds():
+    with pytest.raises(TypeError, match="give seconds, as in 30"):
+        Result(requeue_after=timedelta(seconds=3))
 
 
 # RC-6: the timeout counter in the five cases.
