@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyreconcile.events._series import MAX_OPEN, REFRESH, SILENCE, SeriesTracker
@@ -78,6 +78,7 @@ def test_ev_1_the_number_of_open_series_is_bounded():
     assert len(tracker._open) == MAX_OPEN
 
 
+@settings(deadline=None)  # a busy machine
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1000)), max_size=80))
 def test_ev_2_no_event_is_lost(steps: list[tuple[str, float]]):
     """When all is closed, the counts that were written add up to the events that were recorded."""

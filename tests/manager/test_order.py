@@ -11,6 +11,7 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 
+from pyreconcile.client import ConnectionLostError
 from pyreconcile.election import ElectionOptions, LeadershipLostError, NotLeaderError
 from pyreconcile.manager import GracefulTimeoutError
 
@@ -375,6 +376,8 @@ async def test_le_11_writes_are_refused_while_not_leading(local_manager: Callabl
         for client in (manager.client, manager.live_client):
             with pytest.raises(NotLeaderError):
                 await client.create(config_map)
+        with pytest.raises(ConnectionLostError):  # not refused: tried, with nobody there
+            await manager.unfenced_client.create(config_map)
 
 
 async def test_before_leading_runs_between_election_and_leader_only(local_manager: Callable[..., Any], recorder: Any):

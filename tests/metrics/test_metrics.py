@@ -2,9 +2,10 @@
 
 import re
 import threading
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -100,6 +101,7 @@ def test_a_queue_has_its_name_as_controller_too():
     assert found["workqueue_longest_running_processor_seconds{controller=web,name=web}"] == 3
 
 
+@settings(deadline=None)  # a busy machine
 @given(st.lists(st.integers(-200, 200), max_size=120))
 def test_pq_12_priority_labels_are_bounded_and_depth_balances(priorities: list[int]):
     metrics = Metrics(CollectorRegistry())
@@ -184,3 +186,19 @@ def test_counting_is_safe_from_threads():
     for thread in threads:
         thread.join()
     assert samples(metrics)["rest_client_requests_total{code=200,host=h,method=GET}"] == 2000
+
+
+def test_the_guide_lists_every_series_with_its_type_and_labels():
+    guide = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \|$", guide, re.MULTILINE)
+    documented = {
+        (name, kind, tuple(re.sub(r":.*", "", labels).replace("–", "").strip().split(", ")))
+        for name, kind, labels in listed
+    }
+    families = vars(Metrics()._families).values()
+    real = set()
+    for family in families:
+        kind = type(family).__name__.lower()
+        name = family._name + ("_total" if kind == "counter" else "")
+        real.add((name, kind, family._labelnames or ("",)))
+    assert documented == real
