@@ -16,6 +16,7 @@ from pyreconcile.client._equality import ROOT, Place, is_empty, scalar_equal, se
 
 _IDENTITY = frozenset({"apiVersion", "kind"})
 _META_IDENTITY = frozenset({"name", "namespace"})
+_META_MAPS = frozenset({"labels", "annotations"})
 
 
 def applying_changes_nothing(applied: RawObject, live: RawObject, *, manager: str, subresource: str = "") -> bool:
@@ -77,20 +78,21 @@ def _covers(applied: Any, live: Any, owned: RawObject, place: Place) -> bool:
 
 def _covers_map(applied: RawObject, live: RawObject, owned: RawObject, place: Place) -> bool:
     for key, value in applied.items():
-        node = owned.get(f"f:{key}")
-        if node is None:
-            # The server drops what is empty, and then nobody owns it; an empty map is part of any map.
-            present = live.get(key)
-            if is_empty(value) and (is_empty(present) or (value == {} and isinstance(present, dict))):
-                continue
-            return False
-        if key not in live:
-            if is_empty(value):
-                continue
-            return False
-        if not _covers(value, live[key], node, place.inside(key)):
+        node, present = owned.get(f"f:{key}"), live.get(key)
+        if is_empty(value) and _empty_is_there(key, value, node, present, place):
+            continue
+        if node is None or present is None or not _covers(value, present, node, place.inside(key)):
             return False
     return all(child == "." or (child.startswith("f:") and child[2:] in applied) for child in owned)
+
+
+def _empty_is_there(key: str, value: Any, node: RawObject | None, present: Any, place: Place) -> bool:
+    if is_empty(present):
+        # The server drops what is empty, and may or may not record who owned it.
+        return True
+    # Labels and annotations merge by key, so an empty map of them is in any other; of another map that is not known.
+    merging = place.name == "metadata" and key in _META_MAPS and value == {} and isinstance(present, dict)
+    return merging and not any(child != "." for child in node or ())
 
 
 def _covers_list(applied: list[Any], live: list[Any], owned: RawObject, place: Place) -> bool:

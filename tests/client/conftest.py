@@ -1,8 +1,7 @@
-"""A client on the control plane that KUBECONFIG names, and small HTTP servers that answer oddly."""
+"""Small HTTP servers that answer oddly, a count of requests, and a custom resource."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,24 +10,9 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
-from pyreconcile.api.core_v1 import Namespace
 from pyreconcile.client import Client, connect
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with connect(field_manager="client-tests") as connected:
-        yield connected
-
-
-@pytest.fixture
-async def namespace(client: Client) -> AsyncIterator[str]:
-    name = f"client-{uuid.uuid4().hex[:8]}"
-    await client.create(Namespace.from_dict({"metadata": {"name": name}}))
-    yield name
-    await client.delete(Namespace, name)
 
 
 @pytest.fixture
@@ -37,8 +21,11 @@ async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[str]]]:
     async with AsyncExitStack() as stack:
 
         async def start(handler: Handler) -> str:
+            async def route(request: web.Request) -> web.StreamResponse:
+                return await handler(request)
+
             app = web.Application()
-            app.router.add_route("*", "/{path:.*}", handler)
+            app.router.add_route("*", "/{path:.*}", route)
             runner = web.AppRunner(app, shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
@@ -60,3 +47,33 @@ async def client_of(serve: Callable[[Handler], Awaitable[str]]) -> AsyncIterator
             return await stack.enter_async_context(connect(configuration=configuration, **options))
 
         yield make
+
+
+class RequestLog:
+    """Remembers method and code of each request."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+
+    def request(self, *, code: str, method: str, host: str) -> None:
+        self.requests.append((method, code))
+
+    def take(self) -> list[tuple[str, str]]:
+        """Return what came since the last call."""
+        taken, self.requests = self.requests, []
+        return taken
+
+
+@pytest.fixture
+def requests() -> RequestLog:
+    """The requests of ``logged``."""
+    return RequestLog()
+
+
+@pytest.fixture
+async def logged(client: Client, requests: RequestLog) -> AsyncIterator[Client]:
+    """A client of the control plane whose requests are counted."""
+    async with connect(
+        configuration=client.transport.configuration, metrics=requests, field_manager="client-tests"
+    ) as connected:
+        yield connected

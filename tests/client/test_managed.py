@@ -181,6 +181,19 @@ def test_he_3_empty_values_that_the_server_drops_count_as_applied(empty):
     assert unchanged(configuration({"a": 1, "b": empty}), live)
     live["spec"]["b"] = {"c": 1}
     assert not unchanged(configuration({"a": 1, "b": empty}), live)
+    live["spec"]["b"] = [1]
+    assert not unchanged(configuration({"a": 1, "b": empty}), live)
+
+
+def test_he_3_empty_labels_are_part_of_any_labels():
+    template = {"metadata": {"labels": {}}}
+    for owned in ({}, {"f:labels": {}}, {"f:labels": {".": {}}}):
+        owned = {"f:template": {"f:metadata": {**owned, "f:name": {}}}}
+        live = {"template": {"metadata": {"labels": {"a": "b"}, "name": "x"}}}
+        template["metadata"]["name"] = "x"
+        assert unchanged(configuration({"template": template}), live_object(live, owned))
+    owned["f:template"]["f:metadata"]["f:labels"] = {"f:a": {}}
+    assert not unchanged(configuration({"template": template}), live_object(live, owned))
 
 
 def test_he_3_quantities_and_atomic_maps():

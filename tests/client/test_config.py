@@ -1,0 +1,289 @@
+"""Where settings come from, and credentials that change."""
+
+import os
+import sys
+import textwrap
+
+import pytest
+import yaml
+from aiohttp import web
+from kubernetes_asyncio.client import Configuration
+
+from pyreconcile.api.core_v1 import Namespace
+from pyreconcile.client import ConfigError, ConnectOptions, UnauthorizedError, connect
+from pyreconcile.client._config import load_config
+from pyreconcile.client._credentials import Credentials
+
+
+def kubeconfig(path, *, server="http://127.0.0.1:1", context="main", user=None, current=True):
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": context, "cluster": {"server": server}}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+        "users": [{"name": context, "user": user or {"token": f"token-{context}"}}],
+    }
+    if current:
+        content["current-context"] = context
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A home folder of the test's own, no KUBECONFIG, no pod."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "home" / ".kube"
+    folder.mkdir(parents=True)
+    return folder
+
+
+async def host_of(**options):
+    loaded = await load_config(ConnectOptions(**options), os.environ)
+    return loaded.configuration.host
+
+
+async def test_cl_10_an_explicit_configuration_comes_first(monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", "no such file")
+    configuration = Configuration(host="http://explicit")
+    async with connect(configuration=configuration) as client:
+        assert client.transport.base_url == "http://explicit"
+        assert client.transport.host == "explicit"
+    assert configuration.connection_pool_maxsize == 100
+
+
+async def test_cl_10_the_named_file_comes_before_kubeconfig_and_home(tmp_path, monkeypatch, home):
+    kubeconfig(home / "config", server="http://home")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "env", server="http://env")))
+    assert await host_of(kubeconfig=kubeconfig(tmp_path / "named", server="http://named")) == "http://named"
+    assert await host_of() == "http://env"
+    monkeypatch.delenv("KUBECONFIG")
+    assert await host_of() == "http://home"
+
+
+async def test_cl_10_several_files_merge_and_the_first_current_context_counts(tmp_path, monkeypatch):
+    first = kubeconfig(tmp_path / "1", server="http://one", context="one", current=False)
+    second = kubeconfig(tmp_path / "2", server="http://two", context="two")
+    third = kubeconfig(tmp_path / "3", server="http://three", context="three")
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, [missing, first, second, third])))
+    assert await host_of() == "http://two"
+    assert await host_of(context="three") == "http://three"
+    assert await host_of(context="one") == "http://one"
+
+
+async def test_cl_10_nothing_found_names_what_was_searched(home):
+    with pytest.raises(ConfigError) as caught:
+        await host_of()
+    for part in ("KUBECONFIG is not set", "KUBERNETES_SERVICE_HOST", str(home / "config"), "kubeconfig=…"):
+        assert part in str(caught.value)
+
+
+async def test_cl_10_missing_files_are_named(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="nowhere: there is no such file"):
+        await host_of(kubeconfig=tmp_path / "nowhere")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/a:/nowhere/b")
+    with pytest.raises(ConfigError, match="KUBECONFIG names '/nowhere/a:/nowhere/b'"):
+        await host_of()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must be a mapping"),
+        ("[1]", "must be a mapping"),
+        ("a: [", "while parsing"),
+        ("apiVersion: v1", "no current-context"),
+        ("current-context: x\ncontexts: []\nclusters: []", "name x"),
+    ],
+)
+async def test_cl_10_a_bad_file_is_named_with_its_fault(tmp_path, text, message):
+    path = tmp_path / "bad"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="bad cannot be used") as caught:
+        await host_of(kubeconfig=path)
+    assert message in str(caught.value)
+
+
+async def test_cl_10_an_unknown_context_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="name other"):
+        await host_of(kubeconfig=kubeconfig(tmp_path / "k"), context="other")
+
+
+async def test_cl_10_a_missing_certificate_is_a_config_error(tmp_path):
+    path = kubeconfig(tmp_path / "k", server="https://127.0.0.1:1", user={"client-certificate": "no.crt"})
+    with pytest.raises(ConfigError, match=r"no\.crt"):
+        async with connect(kubeconfig=path):
+            pass
+
+
+async def test_cl_10_configuration_and_kubeconfig_exclude_each_other(tmp_path):
+    with pytest.raises(ConfigError, match="not both"):
+        await host_of(configuration=Configuration(), kubeconfig=tmp_path)
+
+
+async def test_connect_refuses_unknown_options():
+    with pytest.raises(TypeError, match="colour"):
+        async with connect(colour="red"):
+            pass
+
+
+class TokenServer:
+    """Takes one bearer token at a time."""
+
+    def __init__(self, token):
+        self.token = token
+        self.seen = []
+
+    async def __call__(self, request):
+        given = request.headers.get("Authorization", "")
+        self.seen.append(given)
+        if given != f"Bearer {self.token}":
+            return web.json_response({"kind": "Status", "reason": "Unauthorized", "code": 401}, status=401)
+        return web.json_response({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "x"}})
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """An exec plugin: prints the token and the expiry that stand in files, and counts its runs."""
+    script = tmp_path / "plugin.py"
+    script.write_text(
+        textwrap.dedent("""
+        import json, os, pathlib
+        folder = pathlib.Path(os.environ["PLUGIN_FOLDER"])
+        with open(folder / "runs", "a") as runs:
+            runs.write("x")
+        if (folder / "fail").exists():
+            raise SystemExit("the identity provider is down")
+        status = {"token": (folder / "token").read_text()}
+        if (folder / "expiry").exists():
+            status["expirationTimestamp"] = (folder / "expiry").read_text()
+        print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}))
+        """)
+    )
+    (tmp_path / "token").write_text("first")
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": ["-S", str(script)],
+            "env": [{"name": "PLUGIN_FOLDER", "value": str(tmp_path)}],
+            "interactiveMode": "Never",
+        }
+    }
+
+    class Plugin:
+        folder = tmp_path
+
+        @property
+        def runs(self):
+            return len((tmp_path / "runs").read_text())
+
+        def config(self, server):
+            return kubeconfig(tmp_path / "config", server=server, user=user)
+
+    return Plugin()
+
+
+async def test_exec_plugin_runs_once_while_its_token_lasts(plugin, serve):
+    (plugin.folder / "expiry").write_text("2999-01-01T00:00:00Z")
+    server = TokenServer("first")
+    async with connect(kubeconfig=plugin.config(await serve(server))) as client:
+        for _ in range(3):
+            await client.get(Namespace, "x")
+    assert (plugin.runs, server.seen) == (1, ["Bearer first"] * 3)
+
+
+async def test_exec_plugin_runs_again_when_its_token_expires(plugin, serve):
+    (plugin.folder / "expiry").write_text("2999-01-01T00:00:00Z")
+    server = TokenServer("first")
+    async with connect(kubeconfig=plugin.config(await serve(server))) as client:
+        await client.get(Namespace, "x")
+        (plugin.folder / "token").write_text("second")
+        server.token = "second"
+        client.transport._credentials._due = 0
+        await client.get(Namespace, "x")
+    assert (plugin.runs, server.seen) == (2, ["Bearer first", "Bearer second"])
+
+
+async def test_exec_plugin_runs_again_when_the_server_refuses_its_token(plugin, serve):
+    (plugin.folder / "expiry").write_text("2999-01-01T00:00:00Z")
+    server = TokenServer("first")
+    async with connect(kubeconfig=plugin.config(await serve(server))) as client:
+        await client.get(Namespace, "x")
+        (plugin.folder / "token").write_text("second")
+        server.token = "second"
+        assert (await client.get(Namespace, "x")).metadata.name == "x"
+        server.token = "third"
+        with pytest.raises(UnauthorizedError):
+            await client.get(Namespace, "x")
+    assert server.seen == [f"Bearer {token}" for token in ("first", "first", "second", "second", "second")]
+
+
+async def test_exec_plugin_that_fails_later_is_an_unauthorized_error(plugin, serve):
+    server = TokenServer("first")
+    async with connect(kubeconfig=plugin.config(await serve(server))) as client:
+        await client.get(Namespace, "x")
+        server.token = "second"
+        (plugin.folder / "fail").touch()
+        with pytest.raises(UnauthorizedError, match="identity provider is down"):
+            await client.get(Namespace, "x")
+
+
+async def test_exec_plugin_that_fails_at_first_is_a_config_error(plugin):
+    (plugin.folder / "fail").touch()
+    with pytest.raises(ConfigError, match="identity provider is down"):
+        async with connect(kubeconfig=plugin.config("http://127.0.0.1:1")):
+            pass
+
+
+async def test_token_file_is_read_again_after_a_minute(tmp_path, serve):
+    (tmp_path / "token").write_text("first\n")
+    server = TokenServer("first")
+    path = kubeconfig(tmp_path / "config", server=await serve(server), user={"tokenFile": "token"})
+    async with connect(kubeconfig=path) as client:
+        await client.get(Namespace, "x")
+        (tmp_path / "token").write_text("second\n")
+        server.token = "second"
+        await client.get(Namespace, "x")
+    assert server.seen == ["Bearer first", "Bearer first", "Bearer second"]
+
+
+async def test_a_fixed_token_has_nothing_to_renew(tmp_path):
+    loaded = await load_config(ConnectOptions(kubeconfig=kubeconfig(tmp_path / "config")), {})
+    assert loaded.credentials is None
+    assert loaded.configuration.refresh_api_key_hook is None
+
+
+class Loader:
+    """Stands for kubernetes_asyncio's loader with a token of a given end."""
+
+    def __init__(self, end=None):
+        if end is not None:
+            self.exec_plugin_expiry = FakeTime(end)
+
+
+class FakeTime:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def timestamp(self):
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("end", "by_expiry", "due"),
+    [
+        (None, False, 60),
+        (None, True, float("inf")),
+        (3600, True, 3300),
+        (200, True, 10),
+        (5, True, 5),
+        (-5, True, 1),
+    ],
+)
+def test_a_token_is_due_before_its_end(end, by_expiry, due):
+    credentials = Credentials(Loader(end), Configuration(), by_expiry=by_expiry, clock=lambda: 0.0)
+    assert credentials._due == due
