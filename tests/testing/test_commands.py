@@ -32,7 +32,7 @@ def command(tmp_path):
 def test_up_stays_until_down(control_plane, command, tmp_path, gone):
     kubeconfig = str(tmp_path / "plane" / "kubeconfig")
     assert command("status").returncode == 1
-    up = command("up", "--nodes", "1")
+    up = command("up", "--nodes", "1", "--feature-gates", "GenericWorkload=true")
     assert (up.returncode, up.stdout) == (0, f"{kubeconfig}\n"), up.stderr
 
     status = command("status")
@@ -43,6 +43,8 @@ def test_up_stays_until_down(control_plane, command, tmp_path, gone):
     kubectl = [str(tmp_path / "plane" / "bin" / "kubectl"), "--kubeconfig", kubeconfig]
     nodes = subprocess.run([*kubectl, "get", "nodes", "-o", "name"], capture_output=True, text=True, check=True)
     assert nodes.stdout == "node/node-0\n"
+    gangs = subprocess.run([*kubectl, "get", "podgroups.scheduling.k8s.io"], capture_output=True, text=True, check=True)
+    assert "No resources found" in gangs.stderr  # the gate brought its API along
 
     again = command("up")
     assert (again.returncode, again.stdout) == (0, f"{kubeconfig}\n")
