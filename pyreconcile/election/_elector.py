@@ -128,8 +128,11 @@ class Elector:
         """Check that a leader renews (rule LE-9).
 
         Raises:
-            RuntimeError: this process leads, and its last renewal is older than the lease and the tolerance.
+            RuntimeError: this process leads, and its last renewal is older than the lease and the tolerance; or it
+                lost leadership and has not exited yet, because something in it refuses to end.
         """
+        if self._lost is not None:
+            raise RuntimeError(f"the Lease {self._lease} was lost: {self._lost}")
         options = self.options
         until = self._until
         if until == _NEVER or self._closed:

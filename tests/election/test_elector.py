@@ -164,6 +164,8 @@ async def test_px_2_a_cut_network_loses_at_the_deadline_without_release():
             await one.elected.wait()
             store.before = cut
     assert not one.still_leader()
+    with pytest.raises(RuntimeError, match="was lost"):
+        one.check_health()
     assert store.holder == "a"  # LE-8: it is not given away while workers may still act
 
 
