@@ -304,8 +304,9 @@ class Cache:
             return
         part = informer.part_for(namespace_of(key))
         if part is not None:
-            doubtful = part.scope.selective and key not in informer.store
-            part.pending.written(key, resource_version, part.version, doubtful=doubtful)
+            admitted = key in informer.store or part.scope.admits(key)
+            if admitted is not False:
+                part.pending.written(key, resource_version, part.version, doubtful=admitted is None)
 
     def deleted(self, resource: Resource, key: str, uid: str, resource_version: str | None) -> None:
         """Take note of an own delete; with a version when the object is only marked for deletion (rule RY-5)."""
@@ -380,6 +381,7 @@ class Cache:
         for write in writes:
             if write.doubtful:
                 # Only the server can tell whether the watch will ever show it.
+                self.live_reads += 1
                 if await self._live.get(resource, write.key, part.scope) is None:
                     part.pending.drop(write)
                 write.doubtful = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from pyreconcile.api import KubeObject, RawObject, Resource
+from pyreconcile.api import KubeObject, RawObject, Resource, split_key
 from pyreconcile.api.selectors import FieldTerm, LabelSelector, parse_fields
 
 Transform = Callable[[RawObject], RawObject]
@@ -90,10 +90,16 @@ class Scope:
         """Tell whether objects of a namespace fall into this scope."""
         return namespace == self.namespace if self.namespace else namespace not in self.excluded
 
-    @property
-    def selective(self) -> bool:
-        """Whether the server leaves out objects of these namespaces."""
-        return bool(self.labels or self.fields)
+    def admits(self, key: str) -> bool | None:
+        """Tell whether an object with this key falls under the selectors; None when its content decides."""
+        if self.labels:
+            return None
+        namespace, name = split_key(key)
+        own = {"metadata.name": name, "metadata.namespace": namespace}
+        known = [(own[term.path] == term.value) == term.equal for term in self.field_selector if term.path in own]
+        if not all(known):
+            return False
+        return True if len(known) == len(self.field_selector) else None
 
     def selects(self, obj: RawObject) -> bool:
         """Tell whether the server would give this object out for this scope's selectors."""

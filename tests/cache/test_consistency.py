@@ -277,7 +277,20 @@ class TestReads:
 
             tasks.start_soon(release)
             assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/mine"]
-            assert (cache.own_write_waits, cache.live_reads) == (1, 0)
+            # One look at the server for each of the two, and one wait for the one that is selected.
+            assert (cache.own_write_waits, cache.live_reads) == (1, 2)
+
+    async def test_ry_7_a_selector_by_name_tells_from_the_key_what_to_wait_for(self, fake_server: Any, cached: Any):
+        server = fake_server()
+        options = {ConfigMap: KindOptions(fields="metadata.name!=other")}
+        async with cached(server, by_kind=options) as cache:
+            await cache.list(ConfigMap)
+            server.hold()
+            cache.written(RESOURCE, "n/other", server.put("n/other")["metadata"]["resourceVersion"])
+            (part,) = cache.informer(ConfigMap).parts
+            assert not part.pending
+            cache.written(RESOURCE, "n/mine", server.put("n/mine")["metadata"]["resourceVersion"])
+            assert [write.doubtful for write in part.pending.all()] == [False]
 
     async def test_ry_7_live_reads_keep_to_selector_and_transform(self, fake_server: Any, cached: Any):
         server = fake_server()

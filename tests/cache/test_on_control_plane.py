@@ -1,0 +1,349 @@
+"""The cache on a real API server, with a proxy between them that cuts, delays and swallows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from pyreconcile.api import Unstructured, unstructured
+from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
+from pyreconcile.api.core_v1 import ConfigMap, Namespace, Pod
+from pyreconcile.cache import Cache, CacheOptions, Informer, KindOptions, Reflector, Scope, ServerSupport, Sink
+from pyreconcile.cache._lister import Lister
+from pyreconcile.client import Client, NotFoundError, connect
+
+pytestmark = pytest.mark.plane
+
+
+def config_map(namespace: str, name: str, *, labels: dict[str, str] | None = None, **data: str) -> ConfigMap:
+    metadata = {"namespace": namespace, "name": name, "labels": labels or {}}
+    return ConfigMap.from_dict({"metadata": metadata, "data": data})
+
+
+@pytest.fixture
+def started(running: Any) -> Any:
+    @asynccontextmanager
+    async def started(client: Any, namespace: str, **options: Any) -> AsyncIterator[Cache]:
+        # kube-root-ca.crt appears in a new namespace some time later and is not what the tests are about.
+        mine = KindOptions(fields="metadata.name!=kube-root-ca.crt")
+        options.setdefault("by_kind", {ConfigMap: mine})
+        async with running(Cache(client, CacheOptions(namespaces=(namespace,), **options))) as cache:
+            yield cache
+
+    return started
+
+
+async def test_in_8_changes_on_the_server_arrive_in_order(client: Client, namespace: str, started: Any, recorder: Any):
+    await client.create(config_map(namespace, "before"))
+    async with started(client, namespace) as cache:
+        handler = recorder()
+        registration = cache.informer(ConfigMap).add_handler(handler)
+        await registration.wait_synced()
+        obj = await client.create(config_map(namespace, "a", x="1"))
+        obj.data = {"x": "2"}
+        await client.update(obj)
+        await client.delete(ConfigMap, f"{namespace}/a")
+        calls = await handler.wait(4)
+        assert [change for change, _ in calls] == ["initial", "add", "update", "delete"]
+        (reflector,) = cache.informer(ConfigMap).reflectors
+        assert (reflector.stats.streaming_lists, reflector.stats.lists, reflector.stats.watches) == (1, 0, 1)
+        cache.check()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_rf_5_both_ways_to_list_give_the_same_objects(client: Client, namespace: str, streaming: bool):
+    for number in range(5):
+        await client.create(config_map(namespace, f"c{number}", labels={"set": "five"}))
+    objects = []
+
+    class First(Sink):
+        async def replace(self, listed: list[Any], version: str) -> None:
+            objects.extend(listed)
+
+        def apply(self, change: str, obj: Any) -> None: ...
+        def progressed(self, version: str) -> None: ...
+
+    scope = Scope(namespace, labels="set=five")
+    support = ServerSupport(streaming_list=streaming)
+    reflector = Reflector(client.transport, ConfigMap.resource, scope, First(), support=support)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reflector.run)
+        with anyio.fail_after(20):
+            while not reflector.version:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    live = [obj.to_dict() async for obj in client.list(ConfigMap, namespace=namespace, labels="set=five")]
+    assert sorted(objects, key=lambda obj: obj["metadata"]["name"]) == live
+    assert len(live) == 5
+
+
+async def test_rf_7_a_list_in_pages_is_one_snapshot(client: Client, namespace: str):
+    for number in range(5):
+        await client.create(config_map(namespace, f"c{number}", labels={"set": "five"}))
+    lister = Lister(client.transport, ConfigMap.resource, Scope(namespace, labels="set=five"), limit=2)
+    objects, version = await lister.fetch("")
+    assert [obj["metadata"]["name"] for obj in objects] == [f"c{number}" for number in range(5)]
+    assert int(version) >= max(int(obj["metadata"]["resourceVersion"]) for obj in objects)
+
+
+async def test_o_05_objects_outside_the_selector_never_arrive(client: Client, namespace: str, started: Any):
+    options = {ConfigMap: KindOptions(labels="wanted=yes")}
+    async with started(client, namespace, by_kind=options) as cache:
+        assert await cache.list(ConfigMap) == []
+        for number in range(5):
+            await client.create(config_map(namespace, f"big{number}", text="x" * 1000))
+        await client.create(config_map(namespace, "mine", labels={"wanted": "yes"}))
+        informer = cache.informer(ConfigMap)
+        with anyio.fail_after(20):
+            while f"{namespace}/mine" not in informer.store:
+                await anyio.sleep(0.01)
+        assert (len(informer.store), informer.reflectors[0].stats.events) == (1, 1)
+
+
+async def test_ca_7_indexes_selectors_and_cluster_scoped_kinds(client: Client, namespace: str, started: Any):
+    for name, color in (("a", "red"), ("b", "red"), ("c", "blue")):
+        await client.create(config_map(namespace, name, labels={"color": color}, color=color))
+    async with started(client, namespace) as cache:
+        cache.add_index(ConfigMap, "data.color", lambda obj: [(obj.get("data") or {}).get("color", "")])
+        cached = client.with_options(reader=cache, write_observer=cache)
+        red = [obj.metadata.name for obj in await cached.list(ConfigMap, index=("data.color", "red"))]
+        assert red == ["a", "b"]
+        assert [obj.metadata.name for obj in await cached.list(ConfigMap, labels="color!=red")] == ["c"]
+        assert (await cached.get(Namespace, namespace)).key == namespace
+        assert await cached.list(Pod) == []
+
+
+@pytest.fixture
+def behind_proxy(proxied: Any, started: Any, client: Client, namespace: str) -> Any:
+    """A cache that watches through the proxy, and a client that writes past it and reads from the cache."""
+
+    @asynccontextmanager
+    async def behind_proxy(**options: Any) -> AsyncIterator[tuple[Any, Cache, Client]]:
+        async with AsyncExitStack() as stack:
+            proxy, path = await stack.enter_async_context(proxied())
+            through = await stack.enter_async_context(connect(kubeconfig=path))
+            cache = await stack.enter_async_context(started(through, namespace, **options))
+            yield proxy, cache, client.with_options(reader=cache, write_observer=cache)
+
+    return behind_proxy
+
+
+async def test_ry_4_own_creations_are_found_at_once_a_hundred_times(behind_proxy: Any, namespace: str):
+    async with behind_proxy() as (proxy, cache, client):
+        assert await client.list(ConfigMap) == []
+        proxy.delay = 0.02
+        for number in range(100):
+            await client.create(config_map(namespace, f"c{number}", n=str(number)))
+            if number % 2:
+                assert (await client.get(ConfigMap, f"{namespace}/c{number}")).data == {"n": str(number)}
+            else:
+                assert len(await client.list(ConfigMap)) == number + 1
+        assert cache.own_write_waits > 50
+        assert cache.live_reads == 0
+
+
+async def test_ry_4_5_own_updates_and_deletes_are_seen_at_once(behind_proxy: Any, namespace: str):
+    async with behind_proxy() as (proxy, cache, client):
+        await client.list(ConfigMap)
+        proxy.delay = 0.02
+        key = f"{namespace}/c"
+        for number in range(15):
+            obj = await client.create(config_map(namespace, "c", n="0"))
+            obj.data = {"n": str(number)}
+            await client.update(obj)
+            assert (await client.get(ConfigMap, key)).data == {"n": str(number)}
+            await client.delete(ConfigMap, key)
+            assert await client.find(ConfigMap, key) is None
+            obj = await client.create(config_map(namespace, "c"))
+            await client.delete(obj)
+            assert await client.list(ConfigMap) == []
+        assert cache.live_reads == 0
+        assert not any(part.pending for part in cache.informer(ConfigMap).parts)
+
+
+async def test_ry_7_a_watch_that_lags_beyond_the_bound_gives_a_live_read(behind_proxy: Any, namespace: str):
+    async with behind_proxy(read_timeout=0.1) as (proxy, cache, client):
+        await client.list(ConfigMap)
+        proxy.delay = 0.5
+        await client.create(config_map(namespace, "a", x="1"))
+        assert (await client.get(ConfigMap, f"{namespace}/a")).data == {"x": "1"}
+        assert (cache.own_write_waits, cache.live_reads) == (1, 1)
+
+
+async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
+    behind_proxy: Any, client: Client, namespace: str, recorder: Any, eventually: Any
+):
+    for name in "abc":
+        await client.create(config_map(namespace, name, labels={"owner": name}))
+    async with behind_proxy() as (proxy, cache, _):
+        handler = recorder()
+        informer = cache.informer(ConfigMap)
+        await informer.add_handler(handler).wait_synced()
+        proxy.refusing = True
+        await proxy.cut()
+        await client.delete(ConfigMap, f"{namespace}/b")
+        await client.create(config_map(namespace, "d"))
+        await eventually(lambda: informer.reflectors[0].stats.errors)
+        proxy.refusing = False
+        calls = await handler.wait(5)
+        await anyio.sleep(0.2)
+        assert calls[3:] == [("delete", f"{namespace}/b"), ("add", f"{namespace}/d")]
+        assert informer.store.keys() == [f"{namespace}/{name}" for name in "acd"]
+        stats = informer.reflectors[0].stats
+        assert (stats.lists, stats.streaming_lists) == (0, 1)
+
+
+class Forgetful:
+    """A transport whose next resumed watch asks for a version that the server has long forgotten."""
+
+    def __init__(self, client: Client) -> None:
+        self.transport = self
+        self._transport = client.transport
+        self.forget = False
+        self.watched: list[str] = []
+
+    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+        return await self._transport.request(method, path, query=query)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = 330.0
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        query = dict(query or {})
+        if self.forget and "sendInitialEvents" not in query:
+            query["resourceVersion"] = "1"
+        async with self._transport.stream(path, query=query, idle_timeout=idle_timeout) as lines:
+            self.watched.append(query.get("resourceVersion", ""))
+            self.forget = False
+            yield lines
+
+
+def thing_in(namespace: str) -> tuple[type[Unstructured], CustomResourceDefinition]:
+    """A kind of the test's own, and its CRD."""
+    group = f"{namespace}.example.dev"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    crd = {
+        "metadata": {"name": f"things.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    return unstructured(f"{group}/v1", "Thing"), CustomResourceDefinition.from_dict(crd)
+
+
+async def served(client: Client, kind: type[Unstructured]) -> bool:
+    try:
+        await client.list(kind)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def test_o_01_4b_o_02_expired_version_gives_one_list_and_one_delete(
+    proxied: Any, started: Any, client: Client, namespace: str, recorder: Any
+):
+    # The server remembers nothing of a kind from before its CRD, so version 1 is expired there.
+    thing, crd = thing_in(namespace)
+
+    async def create(name: str) -> None:
+        await client.create(thing.from_dict({"metadata": {"namespace": namespace, "name": name}}))
+
+    async with AsyncExitStack() as stack:
+        created = await client.create(crd)
+        stack.push_async_callback(client.delete, created)
+        with anyio.fail_after(20):
+            while not await served(client, thing):
+                await anyio.sleep(0.05)
+        proxy, path = await stack.enter_async_context(proxied())
+        transport = Forgetful(await stack.enter_async_context(connect(kubeconfig=path)))
+        cache = await stack.enter_async_context(started(transport, namespace))
+        handler = recorder()
+        informer = cache.informer(thing)
+        await informer.add_handler(handler).wait_synced()
+        for name in "abc":
+            await create(name)
+        await handler.wait(3)
+        transport.forget = True
+        proxy.refusing = True
+        await proxy.cut()
+        await client.delete(thing, f"{namespace}/b")
+        for number in range(20):
+            await create(f"d{number:02}")
+        proxy.refusing = False
+        calls = await handler.wait(3 + 1 + 20)
+        assert calls[3] == ("vanished", f"{namespace}/b")
+        assert {change for change, _ in calls[4:]} == {"add"}
+        assert len(informer.store) == 22
+        stats = informer.reflectors[0].stats
+        assert stats.errors["ExpiredError"] == 1
+        assert (stats.lists, stats.streaming_lists) == (0, 2)
+        await create("e")
+        await handler.wait(25)
+        assert transport.watched.count("1") == 1
+
+
+async def test_o_19_a_connection_that_swallows_everything_is_given_up_after_its_silence(
+    proxied: Any, client: Client, namespace: str, recorder: Any
+):
+    await client.create(config_map(namespace, "first"))
+    async with AsyncExitStack() as stack:
+        proxy, path = await stack.enter_async_context(proxied())
+        through = await stack.enter_async_context(connect(kubeconfig=path))
+
+        def make(scope: Scope, sink: Sink) -> Reflector:
+            return Reflector(through.transport, ConfigMap.resource, scope, sink, silence=1.0)
+
+        informer = Informer(ConfigMap, [Scope(namespace, fields="metadata.name!=kube-root-ca.crt")], make)
+        handler = recorder()
+        registration = informer.add_handler(handler)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(informer.run)
+        await registration.wait_synced()
+        proxy.blackhole()
+        await client.create(config_map(namespace, "sixth"))
+        await client.delete(ConfigMap, f"{namespace}/first")
+        assert await handler.wait(3) == [
+            ("initial", f"{namespace}/first"),
+            ("add", f"{namespace}/sixth"),
+            ("delete", f"{namespace}/first"),
+        ]
+        stats = informer.reflectors[0].stats
+        assert (stats.lists, stats.streaming_lists, stats.errors) == (0, 1, {})
+        informer.stop()
+
+
+async def test_ca_1_a_kind_whose_crd_comes_later_is_read_without_a_restart(
+    client: Client, namespace: str, started: Any, eventually: Any
+):
+    thing, crd = thing_in(namespace)
+    async with started(client, namespace) as cache:
+        informer = cache.informer(thing)
+        await eventually(lambda: informer.last_error)
+        created = await client.create(crd)
+        try:
+            with anyio.fail_after(30):
+                await informer.wait_synced()
+            obj = thing.from_dict({"metadata": {"namespace": namespace, "name": "a"}, "size": 3})
+            await client.with_options(write_observer=cache).create(obj)
+            assert (await cache.get(thing, f"{namespace}/a"))["size"] == 3
+        finally:
+            await client.delete(created)
+
+
+async def test_in_16_an_idle_cache_costs_no_cpu(client: Client, namespace: str, started: Any, recorder: Any):
+    async with started(client, namespace) as cache:
+        for kind in (ConfigMap, Pod, Namespace):
+            cache.informer(kind).add_handler(recorder())
+        await cache.wait_for_sync()
+        await anyio.sleep(0.5)
+        before = time.process_time()
+        await anyio.sleep(1.0)
+        assert time.process_time() - before < 0.05
