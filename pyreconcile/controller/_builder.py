@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from pyreconcile.api import KubeObject
-from pyreconcile.controller._controller import Controller, ControllerMetrics, ReconcileFunction
+from pyreconcile.controller._controller import Controller, ControllerMetrics, ReconcileFunction, Warmup
 from pyreconcile.controller._handlers import EnqueueMapped, EnqueueObject, EnqueueOwner, Handler, MapFunction
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._predicates import Predicate
@@ -244,6 +244,8 @@ class Builder:
             queue_metrics=manager.metrics.queue(name),
             fence=manager.elector.check if leader_only and manager.elector is not None else None,
         )
+        if leader_only and options.enable_warmup:
+            manager.add(Warmup(controller))
         manager.add(controller)
         names.add(name)
         self._completed = True

@@ -15,18 +15,22 @@ from structlog.contextvars import bind_contextvars, get_contextvars
 
 from pyreconcile.api import Resource
 from pyreconcile.client import ApiError
+from pyreconcile.controller._feed import Feed, wait_for_any
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._sources import Source
 from pyreconcile.controller._types import ReconcileTimeoutError, Request, Result, is_bug, is_terminal
 from pyreconcile.workqueue import PriorityQueue, Queue, QueueMetrics, ShutDown
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup, TaskStatus
+    from anyio.abc import TaskStatus
 
 log = structlog.get_logger()
 
 ReconcileFunction: TypeAlias = Callable[[Request], Awaitable[Result | None]]
 """What a controller calls for each request."""
+
+WorkQueue: TypeAlias = PriorityQueue[Request] | Queue[Request]
+"""The queue of a controller."""
 
 _LONGEST_TURN = 0.005
 """Seconds a worker may go without giving other tasks their turn, when reconciles never wait."""
@@ -95,15 +99,14 @@ class Controller:
         self.name = name
         self.options = options or ControllerOptions()
         self._reconcile = reconcile
-        self._sources: list[Source] = list(sources)
+        self._feed = Feed(name, sources, timeout=self.options.cache_sync_timeout)
         self._resource = resource
         self._metrics = metrics or _NoMetrics()
         self._queue_metrics = queue_metrics
         self._fence = fence
         self._time = time
         self._new_id = new_id
-        self._queue: PriorityQueue[Request] | Queue[Request] | None = None
-        self._tasks: TaskGroup | None = None
+        self._queue: WorkQueue | None = None
         self._started = False
         self._metrics.max_concurrent(self.concurrency)
 
@@ -121,16 +124,13 @@ class Controller:
         return self.options.max_concurrent_reconciles or 1
 
     @property
-    def queue(self) -> PriorityQueue[Request] | Queue[Request] | None:
+    def queue(self) -> WorkQueue | None:
         """The work queue; None before the controller runs."""
         return self._queue
 
     def watch(self, source: Source) -> None:
         """Add a source; on a running controller it begins at once (RC-13)."""
-        if self._tasks is not None and self._queue is not None:
-            self._tasks.start_soon(self._feed, source, self._queue)
-        else:
-            self._sources.append(source)
+        self._feed.add(source)
 
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Start the sources, then the workers; after ``stop`` let every worker finish the object in hand (RC-14).
@@ -146,77 +146,68 @@ class Controller:
         if self._started:
             raise RuntimeError(f"controller {self.name} was started before; build another one")
         self._started = True
+        queue = self._open_queue()
         try:
-            await self._run(stop, task_status)
+            if self._feed.begun:
+                await wait_for_any(self._feed.synced, stop)
+                if self._feed.synced.is_set():
+                    await self._work_until(stop, queue, task_status)
+            else:
+                async with self._feed.running(queue, stop) as synced:
+                    if synced:
+                        await self._work_until(stop, queue, task_status)
         except ExceptionGroup as group:
             raise _only(group) from None
+        finally:
+            queue.shutdown()
 
-    async def _run(self, stop: anyio.Event, task_status: TaskStatus[None]) -> None:
-        queue = self._queue = self._new_queue()
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            try:
-                if await self._sync(tasks, queue, stop):
-                    task_status.started()
-                    async with anyio.create_task_group() as workers:
-                        for number in range(self.concurrency):
-                            workers.start_soon(self._work, queue, name=f"{self.name} worker {number}")
-                        await stop.wait()
-                        queue.shutdown()
-            finally:
-                self._tasks = None
-                queue.shutdown()
-            tasks.cancel_scope.cancel()
+    async def warm_up(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Start the sources ahead of `run`, and keep them going until ``stop``: what happens piles up (RC-15).
 
-    def _new_queue(self) -> PriorityQueue[Request] | Queue[Request]:
-        options = self.options
-        if options.use_priority_queue:
-            return PriorityQueue(
-                rate_limiter=options.rate_limiter,
-                metrics=self._queue_metrics,
-                name=self.name,
-                ageing=options.ageing,
-            )
-        return Queue(rate_limiter=options.rate_limiter, metrics=self._queue_metrics, name=self.name)
+        A standby that is elected then begins with the first reconcile. Sources start once, whichever of the two
+        comes first.
 
-    # -- sources ---------------------------------------------------------------------------------------------------
-
-    async def _sync(self, tasks: TaskGroup, queue: PriorityQueue[Request] | Queue[Request], stop: anyio.Event) -> bool:
-        """Start all sources side by side; return whether they synced before the stop."""
-        sources, self._sources = self._sources, []
-        waiting = {id(source): source.name for source in sources}
-        timeout = self.options.cache_sync_timeout
-        synced = False
-
-        async def start(source: Source) -> None:
-            await tasks.start(source.run, queue, name=f"{self.name} {source.name}")
-            del waiting[id(source)]
-
-        async def watch_stop() -> None:
+        Raises:
+            TimeoutError: as for `run`.
+            Exception: from a source.
+        """
+        if self._feed.begun:
+            task_status.started()
             await stop.wait()
-            starting.cancel_scope.cancel()
+            return
+        queue = self._open_queue()
+        try:
+            async with self._feed.running(queue, stop) as synced:
+                if synced:
+                    task_status.started()
+                    await stop.wait()
+        except ExceptionGroup as group:
+            raise _only(group) from None
+        finally:
+            queue.shutdown()
 
-        with anyio.move_on_after(timeout or None) as limit:
-            async with anyio.create_task_group() as starting:
-                starting.start_soon(watch_stop)
-                async with anyio.create_task_group() as starts:
-                    for source in sources:
-                        starts.start_soon(start, source)
-                synced = not waiting
-                starting.cancel_scope.cancel()
-        if limit.cancelled_caught and not synced and not stop.is_set():
-            raise TimeoutError(
-                f"controller {self.name}: no sync within {timeout:g} s of {', '.join(sorted(waiting.values()))}; "
-                "is the CRD installed, and may this account list and watch the kind?"
-            )
-        return synced
-
-    async def _feed(self, source: Source, queue: PriorityQueue[Request] | Queue[Request]) -> None:
-        await source.run(queue, task_status=anyio.TASK_STATUS_IGNORED)
+    def _open_queue(self) -> WorkQueue:
+        if self._queue is None:
+            options, metrics = self.options, self._queue_metrics
+            if options.use_priority_queue:
+                self._queue = PriorityQueue(
+                    rate_limiter=options.rate_limiter, metrics=metrics, name=self.name, ageing=options.ageing
+                )
+            else:
+                self._queue = Queue(rate_limiter=options.rate_limiter, metrics=metrics, name=self.name)
+        return self._queue
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    async def _work(self, queue: PriorityQueue[Request] | Queue[Request]) -> None:
+    async def _work_until(self, stop: anyio.Event, queue: WorkQueue, task_status: TaskStatus[None]) -> None:
+        task_status.started()
+        async with anyio.create_task_group() as workers:
+            for number in range(self.concurrency):
+                workers.start_soon(self._work, queue, name=f"{self.name} worker {number}")
+            await stop.wait()
+            queue.shutdown()
+
+    async def _work(self, queue: WorkQueue) -> None:
         # A task has its own context, so what is bound here reaches this worker's log lines only.
         resource = self._resource
         bind_contextvars(controller=self.name)
@@ -236,7 +227,7 @@ class Controller:
                 await anyio.lowlevel.checkpoint()
                 turn = self._time()
 
-    async def _process(self, queue: PriorityQueue[Request] | Queue[Request], request: Request, priority: int) -> float:
+    async def _process(self, queue: WorkQueue, request: Request, priority: int) -> float:
         """Reconcile one request and act on the outcome, in the order of section 3.1; return the time it ended."""
         if self._fence is not None:
             self._fence()
@@ -298,9 +289,7 @@ class Controller:
             raise TypeError(f"reconcile returned {result!r}; return Result(requeue_after=seconds), or None")
         return result
 
-    def _failed(
-        self, queue: PriorityQueue[Request] | Queue[Request], request: Request, priority: int, error: Exception
-    ) -> None:
+    def _failed(self, queue: WorkQueue, request: Request, priority: int, error: Exception) -> None:
         bug = is_bug(error)
         if bug:
             self._metrics.panic()
@@ -330,6 +319,20 @@ def _only(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+class Warmup:
+    """What the manager runs on every replica to keep a controller warm (RC-15)."""
+
+    needs_leader_election = False
+
+    def __init__(self, controller: Controller) -> None:
+        self.name = f"{controller.name} warmup"
+        self._controller = controller
+
+    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Run the sources of the controller until ``stop``."""
+        await self._controller.warm_up(stop, task_status=task_status)
 
 
 def current_reconcile_id() -> str | None:

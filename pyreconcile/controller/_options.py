@@ -20,6 +20,8 @@ class ControllerOptions:
         recover_panic: whether an exception that speaks of a bug is retried like any other error; if not, it ends the
             controller, and with it the manager (RC-5).
         needs_leader_election: whether the controller runs on the leader only.
+        enable_warmup: whether a standby watches too, so that it has its queue ready when elected (RC-15). Without
+            ``needs_leader_election`` it has no effect.
         rate_limiter: backoff after errors; by default per object, 5 ms doubling to 1000 s, counting at most one
             failure per backoff window (WQ-12, WQ-18). Give each controller a limiter of its own.
         use_priority_queue: whether news goes before the initial list and resyncs (PQ-1).
@@ -32,6 +34,7 @@ class ControllerOptions:
     reconciliation_timeout: float = 0.0
     recover_panic: bool = True
     needs_leader_election: bool = True
+    enable_warmup: bool = False
     rate_limiter: RateLimiter | None = None
     use_priority_queue: bool = True
     skip_name_validation: bool = False

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from pyreconcile.api.core_v1 import ConfigMap, Pod, Secret
 from pyreconcile.controller import (
+    Builder,
     ChannelSource,
     Controller,
     ControllerOptions,
@@ -271,3 +272,73 @@ async def test_classic_queue_can_be_had(host, raw, run):
         await anyio.sleep(1)
     assert calls.keys == ["ns/a", "ns/b"]
     assert repr(controller) == "<Controller 'c'>"
+
+
+async def test_rc_15_warmup_fills_the_queue_and_the_reconciler_runs_only_after_the_start(host, raw):
+    informer = host.cache.informer(ConfigMap)
+    informer.initial = [raw("a")]
+    calls = Calls()
+    options = ControllerOptions(enable_warmup=True)
+    controller = Builder(host).for_(ConfigMap).with_options(options).complete(calls.reconcile)
+    warmup = host.controllers[0]
+    assert host.controllers == [warmup, controller]
+    assert (warmup.name, warmup.needs_leader_election) == ("configmap warmup", False)
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: warmup.run(stop, task_status=task_status))
+        informer.add(raw("b"))
+        await anyio.sleep(60)
+        assert len(controller.queue) == 2
+        assert calls.keys == []
+        await tasks.start(lambda task_status: controller.run(stop, task_status=task_status))
+        informer.add(raw("c"))
+        await anyio.sleep(1)
+        assert calls.keys == ["ns/b", "ns/c", "ns/a"] or calls.keys == ["ns/b", "ns/a", "ns/c"]
+        assert len(informer.registrations) == 1
+        stop.set()
+    assert informer.registrations == []
+
+
+@pytest.mark.parametrize("first", ["run", "warm_up"])
+async def test_rc_15_warmup_and_start_at_once_start_the_sources_once(host, raw, first):
+    informer = host.cache.informer(ConfigMap)
+    informer.initial = [raw("a")]
+    informer.sync_at_once = False
+    calls = Calls()
+    controller = Controller("c", calls.reconcile, sources=[KindSource(host.cache, ConfigMap, EnqueueObject())])
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        for method in (first, {"run": "warm_up", "warm_up": "run"}[first]):
+            tasks.start_soon(getattr(controller, method), stop)
+        await anyio.sleep(1)
+        assert len(informer.registrations) == 1
+        assert calls.keys == []
+        informer.sync()
+        await anyio.sleep(1)
+        assert calls.keys == ["ns/a"]
+        stop.set()
+
+
+async def test_rc_15_a_warmup_that_never_leads_ends_with_the_stop(host):
+    host.cache.informer(ConfigMap).sync_at_once = False
+    controller = Controller("c", Calls().reconcile, sources=[KindSource(host.cache, ConfigMap, EnqueueObject())])
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.warm_up, stop)
+        tasks.start_soon(controller.run, stop)
+        await anyio.sleep(1)
+        stop.set()
+    late = Controller(
+        "c",
+        Calls().reconcile,
+        sources=[KindSource(host.cache, ConfigMap, EnqueueObject())],
+        options=ControllerOptions(cache_sync_timeout=3),
+    )
+    with pytest.raises(TimeoutError, match="no sync within 3 s"):
+        await late.warm_up(anyio.Event())
+
+
+def test_rc_15_without_leader_election_nothing_extra_runs(host):
+    options = ControllerOptions(enable_warmup=True, needs_leader_election=False)
+    controller = Builder(host).for_(ConfigMap).with_options(options).complete(Calls().reconcile)
+    assert host.controllers == [controller]
