@@ -9,7 +9,9 @@ from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile.controller import Builder, EnqueueMapped, EnqueueOwner
 from pyreconcile_controllers.leaderworkerset import groups
 from pyreconcile_controllers.leaderworkerset.controller import LeaderEvents, LeaderWorkerSetReconciler, requests_of
-from pyreconcile_controllers.leaderworkerset.pod_controller import LostPods, PodEvents, PodReconciler
+from pyreconcile_controllers.leaderworkerset.lost_pods import LostPods, PodEvents
+from pyreconcile_controllers.leaderworkerset.pod_controller import PodReconciler
+from pyreconcile_controllers.leaderworkerset.reading import SetReader
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet, LeaderWorkerSetSpec, LeaderWorkerSetStatus
 from pyreconcile_controllers.leaderworkerset.webhook import register, webhook_configurations
 
@@ -38,13 +40,14 @@ def setup(manager: Manager) -> None:
 
     # Both report as one component, as the Go controllers do (LWS §6.5).
     events = manager.recorder("leaderworkerset")
+    sets = SetReader()
     (
         Builder(manager)
         .for_(LeaderWorkerSet)
         .owns(Service)
         .watches(StatefulSet, EnqueueMapped(requests_of, raw=True))
         .watches(Pod, LeaderEvents())
-        .complete(LeaderWorkerSetReconciler(events))
+        .complete(LeaderWorkerSetReconciler(events, sets))
     )
     lost = LostPods()
     (
@@ -52,7 +55,7 @@ def setup(manager: Manager) -> None:
         .named("pod")
         .watches(Pod, PodEvents(lost))
         .watches(StatefulSet, EnqueueOwner(Pod))
-        .complete(PodReconciler(events, lost))
+        .complete(PodReconciler(events, sets, lost))
     )
     if manager.webhooks is not None:
         register(manager.webhooks)

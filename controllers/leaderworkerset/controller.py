@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from pyreconcile.api import RawObject
-from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
-from pyreconcile.api.core_v1 import Pod, Service
-from pyreconcile.client import AlreadyExistsError, ApiError, Client, ConflictError, NotFoundError
+from pyreconcile.api import KubeObject, RawObject, Unstructured
+from pyreconcile.api.apps_v1 import StatefulSet
+from pyreconcile.api.core_v1 import Pod
+from pyreconcile.client import ApiError, Client, ConflictError, NotFoundError
 from pyreconcile.controller import DeleteEvent, Handler, Reconciler, Request, RequestQueue, Result, UpdateEvent
 from pyreconcile.events import EventRecorder
 from pyreconcile_controllers.leaderworkerset import groups, names
@@ -21,9 +21,10 @@ from pyreconcile_controllers.leaderworkerset.objects import (
     leader_stateful_set,
     strategy_of,
 )
+from pyreconcile_controllers.leaderworkerset.reading import REVISION, SetReader, ensure_service
 from pyreconcile_controllers.leaderworkerset.revision import Revision, RevisionCache, differs
 from pyreconcile_controllers.leaderworkerset.rollout import GroupState, Observed, Plan, Strategy, needs_states, plan
-from pyreconcile_controllers.leaderworkerset.status import next_status
+from pyreconcile_controllers.leaderworkerset.status import Outcome, next_status
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
 _TERMINATING_RETRY = 5.0
@@ -33,9 +34,12 @@ _TERMINATING_RETRY = 5.0
 class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
     """Makes one set's leader StatefulSet, shared service, revisions and status what its spec says."""
 
-    def __init__(self, events: EventRecorder, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Emit events through ``events``; ``now`` gives the time for conditions."""
+    def __init__(
+        self, events: EventRecorder, sets: SetReader, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        """Emit events through ``events`` and read sets through ``sets``; ``now`` gives the time for conditions."""
         self._events = events
+        self._sets = sets
         self._now = now
         self._revisions = RevisionCache()
 
@@ -45,20 +49,20 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
 
     async def reconcile(self, request: Request) -> Result | None:
         """Bring one set forward; what follows from its groups comes in later passes, woken by their changes."""
-        lws = await self.client.find(LeaderWorkerSet, request.key)
-        if lws is None or lws.metadata.deletion_timestamp:
+        lws = await self._sets.find(self.cache, request.key)
+        if lws is None:
             return None  # The garbage collector does the rest.
-        leader_set = await self.client.find(StatefulSet, request.key)
-        if leader_set is not None and leader_set.metadata.deletion_timestamp:
+        leader_set = await self.cache.find_raw(StatefulSet, request.key)
+        if leader_set is not None and groups.is_terminating(leader_set):
             return Result(requeue_after=_TERMINATING_RETRY)
 
-        history = await History.read(self._writer, lws)
+        history = await History.read(self.cache, lws)
         stored, changed = await self._revision(lws, leader_set, history)
         key = groups.revision_key(stored)
 
-        leaders = await self.client.list(Pod, namespace=lws.metadata.namespace, index=(groups.LEADERS_BY_SET, lws.key))
-        labelled = await self.client.list(StatefulSet, namespace=lws.metadata.namespace, index=(groups.BY_SET, lws.key))
-        workers = [item for item in labelled if names.group_index(item.metadata.labels) is not None]
+        leaders = await self._labelled(Pod, lws, groups.LEADERS_BY_SET)
+        labelled = await self._labelled(StatefulSet, lws, groups.BY_SET)
+        workers = [item for item in labelled if names.group_index(groups.labels_of(item)) is not None]
         size, strategy = lws.spec.leader_worker_template.size, strategy_of(lws)
 
         observed = _observed(leader_set)
@@ -70,17 +74,23 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         self._announce(lws, observed, planned, stored, changed=changed)
         await self._shared_service(lws)
 
-        outcome = next_status(
-            lws,
-            strategy,
-            groups.counted_groups(size, key, leaders, workers),
-            applied.status.replicas if applied.status else 0,
-            self._now(),
-        )
-        if outcome.news is not None:
-            reason, note = outcome.news
-            self._events.event(lws, "Normal", reason, note, action="Update")
+        counted = groups.counted_groups(size, key, leaders, workers)
+        replicas = (applied.get("status") or {}).get("replicas", 0)
+        outcome = next_status(lws, strategy, counted, replicas, self._now())
+        if not await self._write_status(lws, outcome):
+            return Result(requeue=True)
+        if outcome.complete:
+            await history.truncate(self._writer, key)
+        return None
+
+    async def _labelled(self, kind: type[KubeObject], lws: LeaderWorkerSet, index: str) -> list[RawObject]:
+        return await self.cache.list_raw(kind, namespace=lws.metadata.namespace, index=(index, lws.key))
+
+    async def _write_status(self, lws: LeaderWorkerSet, outcome: Outcome) -> bool:
+        """Write the status if it differs, and emit its news; false when the set was changed meanwhile."""
         status = outcome.status
+        if lws.status is not None and status.to_dict() == lws.status.to_dict():
+            return True
         try:
             await self._writer.update_status(
                 lws,
@@ -92,64 +102,65 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
                 conditions=status.conditions,
             )
         except ConflictError:
-            return Result(requeue=True)
+            return False
         except NotFoundError:
-            return None
-        if outcome.complete:
-            await history.truncate(key)
-        return None
+            return True
+        if outcome.news is not None:
+            reason, note = outcome.news
+            self._tell(lws, reason, note, "Update")
+        return True
+
+    def _tell(self, lws: LeaderWorkerSet, reason: str, note: str, action: str, stored: RawObject | None = None) -> None:
+        related = None if stored is None else REVISION.from_dict(stored)
+        kind: Literal["Normal", "Warning"] = "Warning" if reason.startswith("Failed") else "Normal"
+        self._events.event(lws, kind, reason, note, action=action, related=related)
 
     def revision_of(self, lws: LeaderWorkerSet) -> Revision:
         """Return the revision of the current spec."""
         return self._revisions.get(lws.metadata.uid, lws.metadata.generation, lws.spec.to_dict)
 
     async def _revision(
-        self, lws: LeaderWorkerSet, leader_set: StatefulSet | None, history: History
-    ) -> tuple[ControllerRevision, bool]:
+        self, lws: LeaderWorkerSet, leader_set: RawObject | None, history: History
+    ) -> tuple[RawObject, bool]:
         """Return the stored revision to bring the set to, and whether it is another than the leaders' so far."""
         current = self.revision_of(lws)
         known = groups.revision_key(leader_set) if leader_set is not None else ""
         stored = history.find(known)
         if stored is None:
             # A new set; or one that a controller without revisions made: then its key goes on (LWS §15.2).
-            stored, created = await history.create(current, known or current.key)
+            stored, created = await history.create(self._writer, current, known or current.key)
             if created:
-                what = (
-                    "Creating missing revision with key {} for existing LeaderWorkerSet"
-                    if leader_set is not None
-                    else "Creating revision with key {} for a newly created LeaderWorkerSet"
-                )
-                self._revision_event(lws, stored, what)
-        if leader_set is None or not differs(current, stored.data, lws.spec.to_dict):
+                note = f"Creating revision with key {groups.revision_key(stored)} for a newly created LeaderWorkerSet"
+                if leader_set is not None:
+                    note = f"Creating missing revision with key {known} for existing LeaderWorkerSet"
+                self._tell(lws, "CreatingRevision", note, "Create", stored)
+        if leader_set is None or not differs(current, stored["data"], lws.spec.to_dict):
             return stored, False
-        stored, created = await history.create(current, current.key)
+        stored, created = await history.create(self._writer, current, current.key)
         if created:
-            self._revision_event(lws, stored, "Creating revision with key {} for updated LWS")
+            note = f"Creating revision with key {current.key} for updated LWS"
+            self._tell(lws, "CreatingRevision", note, "Create", stored)
         return stored, True
-
-    def _revision_event(self, lws: LeaderWorkerSet, stored: ControllerRevision, what: str) -> None:
-        note = what.format(groups.revision_key(stored))
-        self._events.event(lws, "Normal", "CreatingRevision", note, action="Create", related=stored)
 
     async def _apply(
         self,
         lws: LeaderWorkerSet,
-        leader_set: StatefulSet | None,
-        stored: ControllerRevision,
+        leader_set: RawObject | None,
+        stored: RawObject,
         planned: Plan,
         strategy: Strategy,
-    ) -> StatefulSet:
+    ) -> Unstructured:
         wanted = leader_stateful_set(lws, self.revision_of(lws), groups.revision_key(stored), planned, strategy)
         try:
             applied = await self._writer.apply(wanted)
         except ApiError as error:
             verb, reason = ("update", "FailedUpdate") if leader_set is not None else ("create", "FailedCreate")
             note = f"Failed to {verb} leader statefulset {lws.metadata.name}: {error}"
-            self._events.event(lws, "Warning", reason, note, action=verb.capitalize())
+            self._tell(lws, reason, note, verb.capitalize())
             raise
         if leader_set is None:
             note = f"Created leader statefulset {lws.metadata.name}"
-            self._events.event(lws, "Normal", "GroupsProgressing", note, action="Create", related=stored)
+            self._tell(lws, "GroupsProgressing", note, "Create", stored)
         return applied
 
     def _announce(
@@ -157,7 +168,7 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         lws: LeaderWorkerSet,
         observed: Observed | None,
         planned: Plan,
-        stored: ControllerRevision,
+        stored: RawObject,
         *,
         changed: bool,
     ) -> None:
@@ -168,30 +179,21 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
             first = names.group_name(lws.metadata.name, planned.replicas)
             last = names.group_name(lws.metadata.name, observed.replicas - 1)
             what = f"replica {first}" if first == last else f"replicas from {first} to {last}"
-            self._events.event(lws, "Normal", "GroupsProgressing", f"deleting surge {what}", action="Delete")
+            self._tell(lws, "GroupsProgressing", f"deleting surge {what}", "Delete")
         if not changed and planned.partition != observed.partition:
             low, high = planned.partition, observed.partition - 1
             what = f"replica {low}" if low == high else f"replicas {low} to {high} (inclusive)"
-            self._events.event(lws, "Normal", "GroupsUpdating", f"Updating {what}", action="Update", related=stored)
+            self._tell(lws, "GroupsUpdating", f"Updating {what}", "Update", stored)
 
     async def _shared_service(self, lws: LeaderWorkerSet) -> None:
         if is_unique_per_replica(lws):
             return
+        service = headless_service(lws, lws, {names.SET_NAME_LABEL: lws.metadata.name})
         try:
-            await ensure_service(self._writer, headless_service(lws, lws, {names.SET_NAME_LABEL: lws.metadata.name}))
+            await ensure_service(self.cache, self._writer, service)
         except ApiError as error:
-            note = f"Failed to create headless service for error: {error}"
-            self._events.event(lws, "Warning", "FailedCreate", note, action="Create")
+            self._tell(lws, "FailedCreate", f"Failed to create headless service for error: {error}", "Create")
             raise
-
-
-async def ensure_service(client: Client, service: Service) -> None:
-    """Create a service unless there is one of its name; it is never changed (LWS §6.4)."""
-    if await client.find(Service, service.key) is None:
-        try:
-            await client.create(service)
-        except AlreadyExistsError:
-            return
 
 
 def requests_of(raw: RawObject) -> Iterable[Request]:
@@ -210,32 +212,29 @@ class LeaderEvents(Handler):
     def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
         """Look at a changed leader."""
         new = event.new_raw
-        if groups.is_leader(groups.labels_of(new)) and _readiness(event.old_raw) != _readiness(new):
+        if groups.is_leader(new) and _readiness(event.old_raw) != _readiness(new):
             for request in requests_of(new):
                 queue.add(request, priority=event.priority)
 
     def delete(self, event: DeleteEvent[Any], queue: RequestQueue) -> None:
         """Look at a leader that is gone."""
-        if groups.is_leader(groups.labels_of(event.raw)):
+        if groups.is_leader(event.raw):
             for request in requests_of(event.raw):
                 queue.add(request)
 
 
-def _readiness(raw: RawObject) -> tuple[Any, ...]:
-    status = raw.get("status") or {}
-    ready = [item.get("status") for item in status.get("conditions") or () if item["type"] == "Ready"]
-    return status.get("phase"), ready, raw["metadata"].get("labels"), raw["metadata"]["uid"]
+def _readiness(leader: RawObject) -> tuple[Any, ...]:
+    return groups.pod_running_and_ready(leader), groups.labels_of(leader), groups.uid_of(leader)
 
 
-def _observed(leader_set: StatefulSet | None) -> Observed | None:
+def _observed(leader_set: RawObject | None) -> Observed | None:
     if leader_set is None:
         return None
-    replicas = leader_set.spec.replicas
-    update = leader_set.spec.update_strategy
-    rolling = update.rolling_update if update else None
-    applied = leader_set.metadata.annotations.get(names.REPLICAS_ANNOTATION, "")
+    spec = leader_set["spec"]
+    rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
+    applied = (leader_set["metadata"].get("annotations") or {}).get(names.REPLICAS_ANNOTATION, "")
     return Observed(
-        1 if replicas is None else replicas,
-        (rolling.partition or 0) if rolling else 0,
+        spec.get("replicas", 1),
+        rolling.get("partition", 0),
         int(applied) if applied.isascii() and applied.isdigit() else None,
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
 
+from pyreconcile.api import RawObject
 from pyreconcile.api.apps_v1 import ControllerRevision
+from pyreconcile.cache import Cache
 from pyreconcile.client import Client
-from pyreconcile.controller import controller_of
 from pyreconcile_controllers.leaderworkerset import groups
 from pyreconcile_controllers.leaderworkerset.objects import controller_revision
 from pyreconcile_controllers.leaderworkerset.revision import Revision
@@ -18,26 +18,27 @@ from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The revisions of one set, as the client reads them: its own, and orphans with its label."""
+    """The revisions of one set, as the cache shows them: its own, and orphans with its label."""
 
-    client: Client
     lws: LeaderWorkerSet
-    stored: tuple[ControllerRevision, ...]
+    stored: tuple[RawObject, ...]
 
     @classmethod
-    async def read(cls, client: Client, lws: LeaderWorkerSet) -> History:
+    async def read(cls, cache: Cache, lws: LeaderWorkerSet) -> History:
         """List the revisions of a set."""
-        listed = await client.list(ControllerRevision, namespace=lws.metadata.namespace, index=(groups.BY_SET, lws.key))
-        return cls(client, lws, tuple(_usable(listed, lws)))
+        listed = await cache.list_raw(
+            ControllerRevision, namespace=lws.metadata.namespace, index=(groups.BY_SET, lws.key)
+        )
+        return cls(lws, tuple(stored for stored in listed if _is_usable(stored, lws)))
 
-    def find(self, key: str) -> ControllerRevision | None:
+    def find(self, key: str) -> RawObject | None:
         """Return the revision with a key, the newest if there are several; None for an empty key."""
         if not key:
             return None
         matching = [stored for stored in self.stored if groups.revision_key(stored) == key]
         return max(matching, key=_number, default=None)
 
-    async def create(self, revision: Revision, key: str) -> tuple[ControllerRevision, bool]:
+    async def create(self, client: Client, revision: Revision, key: str) -> tuple[RawObject, bool]:
         """Return the stored form of a revision under a key, and whether it had to be created.
 
         One that is stored already with the same content is used again: a retry after a failed apply, or the way back
@@ -47,25 +48,25 @@ class History:
             AlreadyExistsError: another revision has the name; the next try sees it.
         """
         stored = self.find(key)
-        if stored is not None and stored.data == orjson.loads(revision.data):
+        if stored is not None and stored.get("data") == orjson.loads(revision.data):
             return stored, False
         number = max(map(_number, self.stored), default=0) + 1
-        created = await self.client.create(controller_revision(self.lws, revision, key, number))
-        return created, True
+        created = await client.create(controller_revision(self.lws, revision, key, number))
+        return created.to_dict(), True
 
-    async def truncate(self, key: str) -> None:
+    async def truncate(self, client: Client, key: str) -> None:
         """Delete every revision whose key is another."""
         for stored in self.stored:
             if groups.revision_key(stored) != key:
-                await self.client.delete(ControllerRevision, stored.key, uid=stored.metadata.uid, missing_ok=True)
+                name = f"{groups.namespace_of(stored)}/{groups.name_of(stored)}"
+                await client.delete(ControllerRevision, name, uid=groups.uid_of(stored), missing_ok=True)
 
 
-def _usable(listed: Iterable[ControllerRevision], lws: LeaderWorkerSet) -> Iterable[ControllerRevision]:
-    for stored in listed:
-        owner = controller_of(stored)
-        if owner is None or owner.uid == lws.metadata.uid:
-            yield stored
+def _is_usable(stored: RawObject, lws: LeaderWorkerSet) -> bool:
+    owner = groups.controller_of(stored)
+    return owner is None or owner["uid"] == lws.metadata.uid
 
 
-def _number(stored: ControllerRevision) -> int:
-    return stored.revision or 0
+def _number(stored: RawObject) -> int:
+    number: int = stored.get("revision", 0)
+    return number

@@ -7,14 +7,17 @@ from typing import Any
 
 import orjson
 
-from pyreconcile.api import KubeObject, RawObject
-from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
+from pyreconcile.api import KubeObject, RawObject, Unstructured, unstructured
+from pyreconcile.api.apps_v1 import ControllerRevision
 from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile_controllers.leaderworkerset import names
 from pyreconcile_controllers.leaderworkerset.revision import Revision, revision_name
 from pyreconcile_controllers.leaderworkerset.rollout import Plan, Strategy
 from pyreconcile_controllers.leaderworkerset.tpu import TPU_RESOURCE
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
+
+# Built from parsed JSON and compared as such: the pod template in it need not pass through its model each time.
+STATEFUL_SET = unstructured("apps/v1", "StatefulSet")
 
 UNIQUE_PER_REPLICA = "UniquePerReplica"
 
@@ -52,7 +55,7 @@ def owner_reference(owner: KubeObject) -> RawObject:
 
 def leader_stateful_set(
     lws: LeaderWorkerSet, revision: Revision, key: str, plan: Plan, strategy: Strategy
-) -> StatefulSet:
+) -> Unstructured:
     """Return every field of the leader StatefulSet that the controller applies (LWS §6.2).
 
     ``key`` is the revision's label, which differs from the hash of its content after a take-over.
@@ -67,7 +70,7 @@ def leader_stateful_set(
             **({names.SUBDOMAIN_POLICY_ANNOTATION: UNIQUE_PER_REPLICA} if _is_unique(revision) else {}),
         },
     )
-    return StatefulSet.from_dict(
+    return STATEFUL_SET.from_dict(
         {
             "metadata": {
                 "name": name,
@@ -97,7 +100,7 @@ def leader_stateful_set(
 
 def worker_stateful_set(
     lws: LeaderWorkerSet, leader: Pod, revision: Revision, node_selector: Mapping[str, str] | None = None
-) -> StatefulSet:
+) -> Unstructured:
     """Return the StatefulSet of the workers of ``leader``'s group (LWS §7.1).
 
     Everything that makes a revision comes from ``revision``, so that a group of an older revision is rebuilt as it
@@ -120,7 +123,7 @@ def worker_stateful_set(
     template = _pod_template(revision.template["workerTemplate"], labels=labels, annotations=annotations)
     if node_selector:
         template["spec"]["nodeSelector"] = {**template["spec"].get("nodeSelector", {}), **node_selector}
-    return StatefulSet.from_dict(
+    return STATEFUL_SET.from_dict(
         {
             "metadata": {
                 "name": name,

@@ -4,8 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pyreconcile.api.apps_v1 import StatefulSet
-from pyreconcile.api.core_v1 import Pod
 from pyreconcile_controllers.leaderworkerset import groups
 from pyreconcile_controllers.leaderworkerset.rollout import GroupState, Strategy
 from pyreconcile_controllers.leaderworkerset.status import Group, next_status
@@ -118,22 +116,18 @@ def test_lws_15_15_no_replicas_is_available_at_once():
 
 def pod(index, *, key="k1", phase="Running", ready=True, name=None):
     labels = {L + "group-index": str(index), L + "template-revision-hash": key}
-    return Pod.from_dict(
-        {
-            "metadata": {"name": name or f"demo-{index}", "namespace": "ns", "labels": labels},
-            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
-        }
-    )
+    return {
+        "metadata": {"name": name or f"demo-{index}", "namespace": "ns", "labels": labels},
+        "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
+    }
 
 
 def workers(index, *, key="k1", available=1, replicas=1, update="r1"):
-    return StatefulSet.from_dict(
-        {
-            "metadata": {"name": f"demo-{index}", "labels": {L + "template-revision-hash": key}},
-            "spec": {"replicas": replicas, "selector": {}, "template": {}},
-            "status": {"availableReplicas": available, "currentRevision": "r1", "updateRevision": update},
-        }
-    )
+    return {
+        "metadata": {"name": f"demo-{index}", "labels": {L + "template-revision-hash": key}},
+        "spec": {"replicas": replicas, "selector": {}, "template": {}},
+        "status": {"availableReplicas": available, "currentRevision": "r1", "updateRevision": update},
+    }
 
 
 @pytest.mark.parametrize(
