@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 import orjson
 
-from pyreconcile.api import CustomResource, KubeObject, RawObject, Unstructured
+from pyreconcile.api import CustomResource, GroupVersionKind, KubeObject, RawObject, Unstructured
 from pyreconcile.api.owners import set_controller_reference
 from pyreconcile.client._core import T, path_of_object
 from pyreconcile.client._managed import applying_changes_nothing
@@ -14,6 +15,7 @@ from pyreconcile.client._managed import applying_changes_nothing
 if TYPE_CHECKING:
     from pyreconcile.client._writing import WriteVerbs
 
+_SECRET = GroupVersionKind("", "v1", "Secret")
 _CONTENT_TYPE = "application/apply-patch+yaml"
 _SERVER_FIELDS = (
     "uid",
@@ -60,7 +62,8 @@ async def apply(
 def configuration_of(obj: KubeObject, owner: KubeObject | None = None, subresource: str = "") -> RawObject:
     """Return what is sent for ``obj``: its type, its name, and the fields that a manager can own.
 
-    The status goes to its sub-resource only; the server would ignore it elsewhere.
+    The status goes to its sub-resource only; the server would ignore it elsewhere. A Secret's ``stringData`` goes
+    into its ``data``.
     """
     if owner is not None:
         obj = obj.deep_copy()
@@ -70,12 +73,21 @@ def configuration_of(obj: KubeObject, owner: KubeObject | None = None, subresour
     metadata = {name: value for name, value in raw.get("metadata", {}).items() if name not in _SERVER_FIELDS}
     if not metadata.get("namespace"):
         metadata.pop("namespace", None)
+    if resource.gvk == _SECRET and raw.get("stringData"):
+        _encode_texts(raw)
     raw.update(apiVersion=resource.api_version, kind=resource.kind, metadata=metadata)
     if subresource:
         identity = {name: metadata[name] for name in ("name", "namespace") if name in metadata}
         part = {subresource: raw[subresource]} if subresource in raw else _without(raw, "status")
         return {**part, "apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": identity}
     return _without(raw, "status") if _status_is_apart(obj) else raw
+
+
+def _encode_texts(secret: RawObject) -> None:
+    # The server keeps stringData nowhere, so a key left out later would stay, and every apply would seem to change it.
+    texts: dict[str, str] = secret.pop("stringData")
+    encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+    secret["data"] = {**(secret.get("data") or {}), **encoded}
 
 
 def _without(raw: RawObject, name: str) -> RawObject:

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import HealthCheck, settings
 from kubernetes_asyncio.client import Configuration
 
 from pyreconcile.client import Client, connect
+
+# A busy machine is no failure.
+settings.register_profile("client", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("client")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

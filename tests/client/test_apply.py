@@ -5,9 +5,11 @@ import pytest
 
 from pyreconcile.api import CustomResource, Spec, Status, unstructured
 from pyreconcile.api.apps_v1 import Deployment, StatefulSet
-from pyreconcile.api.core_v1 import ConfigMap, Service
+from pyreconcile.api.core_v1 import ConfigMap, Secret, Service
 from pyreconcile.api.owners import AlreadyOwnedError
 from pyreconcile.client import ConflictError, MergePatch, StrategicMergePatch, UnsupportedMediaTypeError
+
+pytestmark = pytest.mark.plane
 
 CRD = unstructured(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False
@@ -245,6 +247,17 @@ async def test_he_3_the_live_object_is_read_where_the_client_reads(logged, names
     requests.take()
     again = await logged.with_options(reader=Cache()).apply(config_map(namespace, a="1"))
     assert (again, requests.take()) == (live, [])
+
+
+async def test_he_3_texts_of_a_secret_are_applied_as_its_data(logged, namespace, requests):
+    def secret(**texts):
+        return Secret.from_dict({"metadata": {"name": "s", "namespace": namespace}, "stringData": texts})
+
+    await logged.apply(secret(a="1", b="2"))
+    requests.take()
+    await logged.apply(secret(a="1", b="2"))
+    assert requests.take() == [("GET", "200")]
+    assert (await logged.apply(secret(a="1"))).data == {"a": "MQ=="}
 
 
 async def test_custom_resources_apply_their_spec_and_their_status(logged, namespace, requests, paint):

@@ -10,6 +10,8 @@ from pyreconcile.api import Unstructured, unstructured
 from pyreconcile.api.apps_v1 import Deployment
 from pyreconcile.client import UnknownKindError
 
+pytestmark = pytest.mark.plane
+
 CRD = unstructured(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False
 )

@@ -27,6 +27,8 @@ from pyreconcile.client import (
     retry_on_conflict,
 )
 
+pytestmark = pytest.mark.plane
+
 
 def config_map(namespace, name="x", **data):
     return ConfigMap.from_dict(
