@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from pyreconcile.api import _registry
 from pyreconcile.api._meta import ObjectMeta
 from pyreconcile.api._model import Model
-from pyreconcile.api._resource import Resource, object_key, split_api_version
+from pyreconcile.api._resource import Resource, object_key, plural_of, split_api_version
 
 SpecT = TypeVar("SpecT", bound=Model)
 StatusT = TypeVar("StatusT", bound=Model)
@@ -105,7 +105,7 @@ class CustomResource(KubeObject, Generic[SpecT, StatusT]):
     Class arguments:
         group, version: the API group and this version of it; required.
         kind: by default the class's name.
-        plural: by default the lower-case kind with an ``s``.
+        plural: by default the kind's English plural in lower case (``caches``, ``policies``).
         scope: ``Namespaced`` (default) or ``Cluster``.
         short_names, categories: names for ``kubectl get``.
         columns: printer columns.
@@ -157,7 +157,7 @@ class CustomResource(KubeObject, Generic[SpecT, StatusT]):
         assert group is not None
         assert version is not None
         lower = kind.lower()
-        plural, singular = plural or f"{lower}s", singular or lower
+        plural, singular = plural or plural_of(kind), singular or lower
         for what, names in (
             ("plural", [plural]),
             ("singular", [singular]),
@@ -254,10 +254,10 @@ def unstructured(
 ) -> type[Unstructured]:
     """Return a class for a kind without a model; the same arguments give the same class.
 
-    ``plural`` is the path segment and defaults to the lower-case kind with an ``s``.
+    ``plural`` is the path segment and defaults to the kind's English plural in lower case.
     """
     group, version = split_api_version(api_version)
-    resource = Resource(group, version, kind, plural or f"{kind.lower()}s", namespaced)
+    resource = Resource(group, version, kind, plural or plural_of(kind), namespaced)
     known = _UNSTRUCTURED.get(resource)
     if known is None:
         known = type(

@@ -11,6 +11,16 @@ def split_api_version(api_version: str) -> tuple[str, str]:
     return group, version
 
 
+def plural_of(kind: str) -> str:
+    """Return the lower-case English plural of a kind, the path segment that most kinds have."""
+    name = kind.lower()
+    if name.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{name}es"
+    if name.endswith("y") and name[-2:-1] not in "aeiou":
+        return f"{name[:-1]}ies"
+    return f"{name}s"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupVersionKind:
     """A kind's full name: group (empty for core), version and kind."""

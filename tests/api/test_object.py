@@ -200,6 +200,32 @@ def test_register_lazy_imports_on_first_use(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.parametrize(
+    ("kind", "plural"),
+    [
+        ("ModelCache", "modelcaches"),
+        ("Policy", "policies"),
+        ("Gateway", "gateways"),
+        ("Ingress", "ingresses"),
+        ("Mailbox", "mailboxes"),
+        ("Switch", "switches"),
+    ],
+)
+def test_the_default_plural_is_english(kind: str, plural: str):
+    assert unstructured("tests.example.dev/v1", kind).resource.plural == plural
+
+
+def test_the_default_plurals_of_built_in_kinds_are_right():
+    from pyreconcile.api.builtin._kinds import KINDS
+
+    for api_version, kinds in KINDS.items():
+        for kind in kinds:
+            model = find_model(api_version, kind)
+            assert model is not None
+            if kind != "Endpoints":
+                assert unstructured(api_version, kind).resource.plural == model.resource.plural
+
+
+@pytest.mark.parametrize(
     ("resource", "arguments", "path"),
     [
         (Pod.resource, ("ns", "a", "status"), "/api/v1/namespaces/ns/pods/a/status"),
