@@ -113,6 +113,7 @@ class ControllerMetrics:
         self._terminal_errors = families.terminal_errors.labels(name)
         self._panics = families.reconcile_panics.labels(name)
         self._timeouts = families.reconcile_timeouts.labels(name)
+        self._stalls = families.reconcile_stalls.labels(name)
         self._max_concurrent = families.max_concurrent.labels(name)
         self._active = families.active_workers.labels(name)
 
@@ -142,6 +143,10 @@ class ControllerMetrics:
     def timeout(self) -> None:
         """Count one reconcile that ran into the reconciliation timeout."""
         self._timeouts.inc()
+
+    def stalled(self, seconds: float) -> None:
+        """Add the seconds for which one reconcile kept the event loop from everything else."""
+        self._stalls.inc(seconds)
 
     def max_concurrent(self, n: int) -> None:
         """Say how many reconciles may run at once."""
@@ -295,6 +300,11 @@ class _Families:
         )
         self.reconcile_seconds = histogram(
             f"{prefix}reconcile_time_seconds", "Seconds of a reconcile.", _DURATION_BUCKETS, "controller"
+        )
+        self.reconcile_stalls = counter(
+            "pyreconcile_reconcile_blocked_loop_seconds_total",
+            "Seconds for which reconciles kept the event loop from everything else.",
+            "controller",
         )
         self.max_concurrent = gauge(
             f"{prefix}max_concurrent_reconciles", "Reconciles that may run at once.", "controller"

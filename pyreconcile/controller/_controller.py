@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time as _time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import anyio
@@ -18,6 +18,7 @@ from pyreconcile.client import ApiError
 from pyreconcile.controller._feed import Feed, wait_for_any
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._sources import Source
+from pyreconcile.controller._stall import STALL, watched
 from pyreconcile.controller._types import ReconcileTimeoutError, Request, Result, is_bug, is_terminal
 from pyreconcile.workqueue import PriorityQueue, Queue, QueueMetrics, ShutDown
 
@@ -55,6 +56,9 @@ class ControllerMetrics(Protocol):
 
     def timeout(self) -> None:
         """Count one reconcile that ran into its time limit."""
+
+    def stalled(self, seconds: float, /) -> None:
+        """Count one reconcile that kept the event loop from everything else for that long."""
 
     def max_concurrent(self, n: int, /) -> None:
         """Tell the number of workers."""
@@ -275,19 +279,33 @@ class Controller:
         if timeout:
             result: Result | None = None
             with anyio.move_on_after(timeout) as scope:
-                result = await self._reconcile(request)
+                result = await self._watched(request)
             if scope.cancel_called:
                 # Only the deadline cancels this scope; RC-6 counts it even when the reconciler made the best of it.
                 self._metrics.timeout()
             if scope.cancelled_caught:
                 raise ReconcileTimeoutError(f"no end within reconciliation_timeout={timeout:g} s")
         else:
-            result = await self._reconcile(request)
+            result = await self._watched(request)
         if result is None:
             return _NOTHING
         if not isinstance(result, Result):
             raise TypeError(f"reconcile returned {result!r}; return Result(requeue_after=seconds), or None")
         return result
+
+    def _watched(self, request: Request) -> Awaitable[Result | None]:
+        call = self._reconcile(request)
+        if not isinstance(call, Coroutine):
+            return call
+        return watched(call, limit=STALL, time=self._time, stalled=self._stalled)
+
+    def _stalled(self, seconds: float) -> None:
+        self._metrics.stalled(seconds)
+        log.warning(
+            "reconcile_blocked_event_loop",
+            seconds=round(seconds, 3),
+            advice="await what waits, and put what computes or blocks into anyio.to_thread.run_sync",
+        )
 
     def _failed(self, queue: WorkQueue, request: Request, priority: int, error: Exception) -> None:
         bug = is_bug(error)
@@ -357,6 +375,9 @@ class _NoMetrics:
         pass
 
     def timeout(self) -> None:
+        pass
+
+    def stalled(self, seconds: float) -> None:
         pass
 
     def max_concurrent(self, n: int) -> None:

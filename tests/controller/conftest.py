@@ -103,6 +103,9 @@ class FakeMetrics:
     def timeout(self) -> None:
         self.counts["timeout"] += 1
 
+    def stalled(self, seconds: float) -> None:
+        self.counts["stalled"] += 1
+
     def max_concurrent(self, n: int) -> None:
         self.workers = n
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import anyio
 import pytest
-from structlog.contextvars import get_contextvars
+from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 from pyreconcile.api.core_v1 import ConfigMap
@@ -466,3 +466,72 @@ async def test_workers_give_others_their_turn_when_reconciles_never_wait(run):
     async with run(controller):
         await anyio.sleep(1)
     assert ticks > 50
+
+
+async def test_a_reconcile_that_blocks_the_loop_is_reported_with_its_key(run, counters):
+    clock = 0.0
+
+    async def reconcile(request):
+        nonlocal clock
+        bound.append(get_contextvars()["name"])
+        await asyncio.sleep(0)
+        clock += 2.5 if request == B else 0.4  # blocks, by this clock
+        await asyncio.sleep(0)
+
+    async def feed(queue):
+        queue.add(A)
+        queue.add(B)
+
+    bound: list[str] = []
+    controller = Controller("slow", reconcile, sources=[FunctionSource(feed)], metrics=counters, time=lambda: clock)
+    with capture_logs(processors=[merge_contextvars]) as logs:
+        async with run(controller):
+            await anyio.sleep(1)
+    assert bound == ["a", "b"]
+    assert [(line["event"], line["name"], line["seconds"]) for line in logs] == [
+        ("reconcile_blocked_event_loop", "b", 2.5)
+    ]
+    assert counters.counts == {"success": 2, "stalled": 1}
+
+
+async def test_a_watched_coroutine_behaves_as_if_it_were_not():
+    from pyreconcile.controller._stall import watched
+
+    def watch(coroutine):
+        return watched(coroutine, limit=9, time=now, stalled=lambda seconds: None)
+
+    async def value():
+        await asyncio.sleep(1)
+        return 3
+
+    async def handles_cancel():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+            return "handled"
+
+    async def raises():
+        await asyncio.sleep(1)
+        raise KeyError("x")
+
+    assert await watch(value()) == 3
+    with pytest.raises(KeyError):
+        await watch(raises())
+    with anyio.move_on_after(1) as scope:
+        await watch(value())
+        await watch(asyncio.sleep(60))
+    assert scope.cancelled_caught
+
+    async def outer():
+        return await watch(handles_cancel())
+
+    task = asyncio.ensure_future(outer())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "handled"
+    closed = value()
+    generator = watch(closed)
+    generator.send(None)
+    generator.close()
+    assert closed.cr_frame is None
