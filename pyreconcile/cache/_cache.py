@@ -20,6 +20,7 @@ from pyreconcile.cache._errors import (
     CacheUnhealthyError,
     NamespaceNotCachedError,
 )
+from pyreconcile.cache._gc import freeze_cached_objects
 from pyreconcile.cache._informer import Informer, Part
 from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._metrics import CacheCollector, HasRegistry
@@ -166,6 +167,7 @@ class Cache:
                     support=self._support,
                     first_version=first_version,
                     lists=self._lists,
+                    after_slices=freeze_cached_objects if self._options.freeze_objects else None,
                     random=self._random,
                     clock=self._clock,
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import anyio.lowlevel
@@ -14,6 +14,9 @@ from pyreconcile.client import ApiError, ExpiredError, GoneError, RequestTimeout
 
 PAGE = 500
 """Objects asked for in one page (client-go ``tools/pager/pager.go``; runtime contract, section 5.1)."""
+
+LARGE_PAGE = 1 << 18
+"""Bytes from which a page counts as large."""
 
 
 class Requests(Protocol):
@@ -31,14 +34,24 @@ class Lister:
         resource: what to list.
         scope: namespace and selectors.
         limit: objects in one page.
+        after_page: called after each page of 256 KiB and more.
     """
 
-    def __init__(self, transport: Requests, resource: Resource, scope: Scope, *, limit: int = PAGE) -> None:
+    def __init__(
+        self,
+        transport: Requests,
+        resource: Resource,
+        scope: Scope,
+        *,
+        limit: int = PAGE,
+        after_page: Callable[[], None] | None = None,
+    ) -> None:
         self._transport = transport
         self._resource = resource
         self._path = resource.path(scope.namespace)
         self._query = scope.query
         self._limit = limit
+        self._after_page = after_page
         # A server without watch cache answers "any version" in pages; then later lists must be paged too (RF-7).
         self._server_pages = False
 
@@ -86,6 +99,8 @@ class Lister:
             # RF-10: the server leaves them out of the items of a list.
             item["apiVersion"] = api_version
             item["kind"] = item_kind
+        if self._after_page is not None and len(body) > LARGE_PAGE:
+            self._after_page()
         await anyio.lowlevel.checkpoint()
         metadata = answer.get("metadata") or {}
         return items, metadata.get("resourceVersion") or "", metadata.get("continue") or ""

@@ -62,6 +62,8 @@ class CacheOptions:
         sync_timeout: seconds a read waits for a kind's first list.
         start_on_read: whether reading a kind that is not watched yet starts its informer; if not, it is an error.
         concurrent_lists: how many initial lists may run at once (rule RF-18).
+        freeze_objects: whether to call ``gc.freeze()`` after each MiB of objects that came in. Without it, full
+            collections of a large cache stop the event loop for long (docs/cache.md).
     """
 
     namespaces: Sequence[str] | Mapping[str, NamespaceOptions] = ()
@@ -74,6 +76,7 @@ class CacheOptions:
     sync_timeout: float = 120.0
     start_on_read: bool = True
     concurrent_lists: int = 16
+    freeze_objects: bool = True
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,11 @@ would tell; ending a watch that was merely quiet costs one request and no list.
 SHORT_WATCH = 1.0
 """A watch that ends sooner than this many seconds, with no event, is an error (runtime contract, section 5.1)."""
 
-SLICE = 1 << 20
+SLICE = 1 << 18
 """Bytes of events handled before other tasks get their turn (rule RF-17); each event counts as at least 1 KiB."""
+
+FREEZE_SLICES = 4
+"""Slices between two calls of ``after_slices``."""
 
 log = structlog.get_logger()
 
@@ -112,6 +115,7 @@ class Reflector:
         lists: bounds how many initial lists run at once (rule RF-18).
         backoff: the wait after an error.
         silence: seconds without a byte after which a watch is taken for dead.
+        after_slices: called each time about 1 MiB of objects has come in.
         random: a number in [0, 1).
         clock: monotonic seconds.
     """
@@ -128,6 +132,7 @@ class Reflector:
         lists: anyio.Semaphore | None = None,
         backoff: Backoff | None = None,
         silence: float = SILENCE,
+        after_slices: Callable[[], None] | None = None,
         random: Callable[[], float] = _random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -138,14 +143,17 @@ class Reflector:
         self._sink = sink
         self._support = support or ServerSupport()
         self._lists = lists or anyio.Semaphore(1)
-        self._lister = Lister(transport, resource, scope)
+        self._lister = Lister(transport, resource, scope, after_page=after_slices)
         self._clock = clock
         self._random = random
         self._backoff = backoff or Backoff(clock=clock, random=random)
         self._silence = silence
+        self._after_slices = after_slices
         self._first_version = first_version
         self._version: str | None = None
         self._expired = False
+        self._work = 0
+        self._slices = 0
         self._listing = False
         self._lasted = False
         self._holds_slot = False
@@ -300,7 +308,7 @@ class Reflector:
         stats = self.stats
         kind = self._resource.kind
         initial: dict[str, RawObject] | None = {} if listing else None
-        work = 0
+        after_slices = self._after_slices
         async for line in lines:
             self._last_contact = self._clock()
             event: dict[str, Any] = orjson.loads(line)
@@ -342,9 +350,12 @@ class Reflector:
                         sink.progressed(version)
             else:
                 self._log.warning("event dropped: unknown type", change=change)
-            work += 1024 + len(line)
-            if work > SLICE:
-                work = 0
+            self._work += 1024 + len(line)
+            if self._work > SLICE:
+                self._work = 0
+                self._slices += 1
+                if after_slices is not None and self._slices % FREEZE_SLICES == 0:
+                    after_slices()
                 await anyio.lowlevel.checkpoint()
 
     def _failed(self, error: Exception) -> None:

@@ -1,0 +1,71 @@
+"""The event loop stays responsive while much comes in (rules RF-17, PX-3). CPU time is measured, not the clock."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pyreconcile.api.core_v1 import ConfigMap
+from pyreconcile.cache import Cache
+
+COUNT = 8000
+
+
+@pytest.fixture(autouse=True)
+def _thaw() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def burst(scripted: Any, wire: Any) -> Any:
+    """A server with many objects of 2 kB in some sixty dicts each, and an update for each of them."""
+
+    def obj(number: int, version: int) -> Any:
+        parts = [{"name": f"p{part}", "value": {"text": f"{number}"}} for part in range(30)]
+        return {**wire.config_map(f"c{number:05}", version), "parts": parts}
+
+    added = [wire.event("ADDED", obj(number, number + 1)) for number in range(COUNT)]
+    updated = [wire.event("MODIFIED", obj(number, COUNT + 2 + number)) for number in range(COUNT)]
+    return scripted(watches=[[*added, wire.bookmark(COUNT + 1, end=True), *updated, wire.SILENT]])
+
+
+async def longest_stall(until: Any) -> float:
+    """Seconds of CPU that passed at most between two turns of this task."""
+    longest, last = 0.0, time.thread_time()
+    while not until():
+        await anyio.lowlevel.checkpoint()
+        now = time.thread_time()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
+async def test_px_3_the_loop_never_stands_still_for_50_ms(burst: Any, recorder: Any, running: Any):
+    cache = Cache(burst)
+    cache.add_index(ConfigMap, "first", lambda obj: [obj["parts"][0]["value"]["text"]])
+    handler = recorder()
+    cache.informer(ConfigMap).add_handler(handler)
+    async with running(cache):
+        with anyio.fail_after(60):
+            stall = await longest_stall(lambda: len(handler.calls) == 2 * COUNT)
+        assert stall < 0.05
+        assert gc.get_freeze_count() > COUNT
+
+
+async def test_in_16_reading_does_not_start_a_list_or_a_task(fake_server: Any, running: Any):
+    server = fake_server()
+    server.put("n/a")
+    async with running(Cache(server)) as cache:
+        await cache.get(ConfigMap, "n/a")
+        before = len(server.requests)
+        start = time.thread_time()
+        for _ in range(1000):
+            await cache.find_raw(ConfigMap, "n/a")
+        assert time.thread_time() - start < 0.05
+        assert len(server.requests) == before
