@@ -1,7 +1,9 @@
 """What a read from the cache can raise beside the client's errors."""
 
+from pyreconcile.client import NotCachedError
 
-class CacheNotStartedError(RuntimeError):
+
+class CacheNotStartedError(NotCachedError, RuntimeError):
     """The cache does not run, or does not watch the kind, so there is nothing to read."""
 
 
@@ -9,7 +11,7 @@ class CacheSyncTimeoutError(TimeoutError):
     """A kind's first list did not arrive in time; the message repeats the last error of its watch."""
 
 
-class NamespaceNotCachedError(ValueError):
+class NamespaceNotCachedError(NotCachedError, ValueError):
     """The read is about a namespace that the cache does not watch (rule CA-5)."""
 
 

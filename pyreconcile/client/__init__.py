@@ -6,7 +6,7 @@ requests on them are bytes of our own.
 
 from pyreconcile.client._client import Client, connect
 from pyreconcile.client._config import ConfigError, ConnectOptions, RequestMetrics
-from pyreconcile.client._core import FieldValidation, Propagation, Reader, WriteObserver
+from pyreconcile.client._core import FieldValidation, NotCachedError, Propagation, RawReader, Reader, WriteObserver
 from pyreconcile.client._discovery import UnknownKindError
 from pyreconcile.client._equality import semantic_equal
 from pyreconcile.client._errors import (
@@ -65,9 +65,11 @@ __all__ = [
     "MergePatch",
     "MethodNotAllowedError",
     "NotAcceptableError",
+    "NotCachedError",
     "NotFoundError",
     "Patch",
     "Propagation",
+    "RawReader",
     "Reader",
     "RequestEntityTooLargeError",
     "RequestMetrics",

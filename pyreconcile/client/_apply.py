@@ -45,11 +45,11 @@ async def apply(
     query = client._write_query(dry_run=dry_run)
     query["fieldManager"] = field_manager
     if "dryRun" not in query:
-        live = await client._current(type(obj), obj.key)
+        live = await client._current_raw(type(obj), obj.key)
         if live is not None and applying_changes_nothing(
-            configuration, live.to_dict(), manager=field_manager, subresource=subresource
+            configuration, live, manager=field_manager, subresource=subresource
         ):
-            return live
+            return type(obj).from_dict(live)
     if force:
         query["force"] = "true"
     body = orjson.dumps(configuration)

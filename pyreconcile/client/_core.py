@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
-from pyreconcile.api import KubeObject, Resource, split_key
+import orjson
+
+from pyreconcile.api import KubeObject, RawObject, Resource, split_key
 from pyreconcile.client._errors import NotFoundError
 from pyreconcile.client._transport import JSON, Transport
 
@@ -42,6 +44,18 @@ class Reader(Protocol):
         index: tuple[str, str] | None = None,
     ) -> list[T]:
         """Return all objects that match."""
+
+
+@runtime_checkable
+class RawReader(Protocol):
+    """A reader that can also give an object as it holds it, which saves decoding where objects are compared."""
+
+    async def find_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """Return one object as parsed JSON that is not to be changed, or None."""
+
+
+class NotCachedError(Exception):
+    """Base of what a `Reader` raises for kinds and namespaces that it does not hold, or not yet."""
 
 
 class WriteObserver(Protocol):
@@ -117,6 +131,24 @@ class Core:
             return kind.from_json(await self._read(path_of(kind, key)))
         except NotFoundError:
             return None
+
+    async def _current_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """Return the object as parsed JSON to compare with, not to change; from the server if it is not cached."""
+        reader = self._settings.reader
+        if reader is not None:
+            try:
+                if isinstance(reader, RawReader):
+                    return await reader.find_raw(kind, key)
+                found = await reader.find(kind, key)
+                return None if found is None else found.to_dict()
+            except NotCachedError:
+                # A write must not fail for what the cache does not hold.
+                pass
+        try:
+            raw: RawObject = orjson.loads(await self._read(path_of(kind, key)))
+        except NotFoundError:
+            return None
+        return raw
 
     def _write_query(self, *, dry_run: bool, field_validation: FieldValidation | None = None) -> dict[str, str]:
         query = {"fieldManager": self._settings.field_manager}

@@ -29,12 +29,10 @@ class Listing(Generic[T]):
 
     def __init__(
         self,
-        kind: type[T],
         *,
         pages: Callable[[], AsyncIterator[list[T]]],
         whole: Callable[[], Awaitable[list[T]]],
     ) -> None:
-        self._kind = kind
         self._pages = pages
         self._whole = whole
 
@@ -85,16 +83,16 @@ def from_server(kind: type[T], fetch: Fetch, limit: int) -> Listing[T]:
             if not token:
                 return found
 
-    return Listing(kind, pages=pages, whole=whole)
+    return Listing(pages=pages, whole=whole)
 
 
-def from_reader(kind: type[T], read: Callable[[], Awaitable[list[T]]]) -> Listing[T]:
+def from_reader(read: Callable[[], Awaitable[list[T]]]) -> Listing[T]:
     """Return the listing of a reader, which has everything at once."""
 
     async def pages() -> AsyncIterator[list[T]]:
         yield await read()
 
-    return Listing(kind, pages=pages, whole=read)
+    return Listing(pages=pages, whole=read)
 
 
 async def _page(fetch: Fetch, limit: int, token: str) -> RawObject:

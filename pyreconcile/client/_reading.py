@@ -77,7 +77,7 @@ class ReadVerbs(Core):
         reader = self._settings.reader
         if reader is not None:
             return from_reader(
-                kind, lambda: reader.list(kind, namespace=namespace, labels=labels, fields=fields, index=index)
+                lambda: reader.list(kind, namespace=namespace, labels=labels, fields=fields, index=index)
             )
         if index is not None:
             raise ValueError(f"index {index[0]!r}: only a cache has indexes, and this client reads from the server")

@@ -181,31 +181,42 @@ class Transport:
         The lines come whole and without their end, however long they are (rule RF-17); the iterator gives the event
         loop a turn between many lines that arrive together. It ends when the server ends the answer, and also when
         nothing came for ``idle_timeout`` seconds (rule RF-16). Leaving the context closes the connection at once.
-        Streams do not count against the limit of concurrent requests, and nothing is tried again.
+        Streams do not count against the limit of concurrent requests. Only refused credentials are tried again.
 
         Raises:
             ApiError: one of its kinds, when the server refuses to start.
             RequestTimeoutError: no answer began within ``idle_timeout``.
             ConnectionLostError: no connection, or the answer was cut off.
         """
-        headers = {"Accept": accept}
-        if self._has_token:
-            await self._authorize(headers)
+        what, url = f"GET {path}", self._url(path, query)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT, sock_read=idle_timeout)
+        loads = self._credentials.loads if self._credentials else 0
+        response = await self._begin(url, {"Accept": accept}, timeout, what, idle_timeout)
         try:
-            response = await self._connection.send("GET", self._url(path, query), headers, None, timeout)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            self._count("<error>", "GET")
-            raise self._failure(error, f"GET {path}", idle_timeout) from error
-        try:
-            self._count(str(response.status), "GET")
+            if response.status == 401 and self._credentials is not None:
+                response.close()
+                await self._credentials.renew_refused(loads)
+                response = await self._begin(url, {"Accept": accept}, timeout, what, idle_timeout)
             self._warnings.take(response.headers)
             if response.status != 200:
-                raise await self._refusal(response, f"GET {path}", idle_timeout)
+                raise await self._refusal(response, what, idle_timeout)
             _keep_alive(response)
-            yield Lines(response.content, partial(connection_error, what=f"GET {path}", host=self._host, answered=True))
+            yield Lines(response.content, partial(connection_error, what=what, host=self._host, answered=True))
         finally:
             response.close()
+
+    async def _begin(
+        self, url: URL, headers: dict[str, str], timeout: aiohttp.ClientTimeout, what: str, limit: float
+    ) -> aiohttp.ClientResponse:
+        if self._has_token:
+            await self._authorize(headers)
+        try:
+            response = await self._connection.send("GET", url, headers, None, timeout)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self._count("<error>", "GET")
+            raise self._failure(error, what, limit) from error
+        self._count(str(response.status), "GET")
+        return response
 
     async def _exchange(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, limit: float

@@ -99,13 +99,12 @@ class WriteVerbs(Core):
 
     async def _status_differs(self, obj: KubeObject, changed: KubeObject, *, edited: bool) -> bool:
         wanted = changed.to_dict().get("status")
-        reader = self._settings.reader
-        if reader is None:
+        if self._settings.reader is None:
             return edited or not semantic_equal(obj.to_dict().get("status"), wanted)
-        live = await reader.find(type(obj), obj.key)
-        if live is None or live.metadata.resource_version != obj.metadata.resource_version:
+        live = await self._current_raw(type(obj), obj.key)
+        if live is None or live["metadata"].get("resourceVersion") != obj.metadata.resource_version:
             return True
-        return not semantic_equal(live.to_dict().get("status"), wanted)
+        return not semantic_equal(live.get("status"), wanted)
 
     @overload
     async def patch(

@@ -7,7 +7,7 @@ from pyreconcile.api import CustomResource, Spec, Status, unstructured
 from pyreconcile.api.apps_v1 import Deployment, StatefulSet
 from pyreconcile.api.core_v1 import ConfigMap, Secret, Service
 from pyreconcile.api.owners import AlreadyOwnedError
-from pyreconcile.client import ConflictError, MergePatch, StrategicMergePatch, UnsupportedMediaTypeError
+from pyreconcile.client import ConflictError, MergePatch, NotCachedError, StrategicMergePatch, UnsupportedMediaTypeError
 
 pytestmark = pytest.mark.plane
 
@@ -247,6 +247,31 @@ async def test_he_3_the_live_object_is_read_where_the_client_reads(logged, names
     requests.take()
     again = await logged.with_options(reader=Cache()).apply(config_map(namespace, a="1"))
     assert (again, requests.take()) == (live, [])
+
+
+async def test_he_3_a_reader_that_gives_raw_objects_is_asked_for_them(logged, namespace, requests):
+    raw = (await logged.apply(config_map(namespace, a="1"))).to_dict()
+
+    class Cache:
+        async def find_raw(self, kind, key):
+            return raw
+
+    requests.take()
+    cached = logged.with_options(reader=Cache())
+    assert (await cached.apply(config_map(namespace, a="1"))).data == {"a": "1"}
+    assert requests.take() == []
+    assert (await cached.apply(config_map(namespace, a="2"))).data == {"a": "2"}
+
+
+async def test_what_the_cache_does_not_hold_is_compared_with_the_server(logged, namespace, requests):
+    class Elsewhere:
+        async def find_raw(self, kind, key):
+            raise NotCachedError("another namespace")
+
+    await logged.apply(config_map(namespace, a="1"))
+    requests.take()
+    await logged.with_options(reader=Elsewhere()).apply(config_map(namespace, a="1"))
+    assert requests.take() == [("GET", "200")]
 
 
 async def test_he_3_texts_of_a_secret_are_applied_as_its_data(logged, namespace, requests):

@@ -1,5 +1,6 @@
 """Where settings come from, and credentials that change."""
 
+import asyncio
 import os
 import sys
 import textwrap
@@ -220,6 +221,31 @@ async def test_exec_plugin_runs_again_when_the_server_refuses_its_token(plugin, 
         with pytest.raises(UnauthorizedError):
             await client.get(Namespace, "x")
     assert server.seen == [f"Bearer {token}" for token in ("first", "first", "second", "second", "second")]
+
+
+async def test_exec_plugin_runs_again_when_a_stream_is_refused(plugin, serve):
+    server = TokenServer("first")
+    async with connect(kubeconfig=plugin.config(await serve(server))) as client:
+        (plugin.folder / "token").write_text("second")
+        server.token = "second"
+        async with client.transport.stream("/x") as lines:
+            assert b"Namespace" in await anext(lines)
+        server.token = "third"
+        with pytest.raises(UnauthorizedError):
+            async with client.transport.stream("/x"):
+                pass
+    assert server.seen == [f"Bearer {token}" for token in ("first", "second", "second", "second")]
+
+
+async def test_many_requests_refused_at_once_run_the_plugin_once(plugin, serve):
+    server = TokenServer("first")
+    async with connect(kubeconfig=plugin.config(await serve(server))) as client:
+        (plugin.folder / "token").write_text("second")
+        server.token = "second"
+        async with asyncio.TaskGroup() as group:
+            for _ in range(10):
+                group.create_task(client.get(Namespace, "x"))
+    assert plugin.runs == 2
 
 
 async def test_exec_plugin_that_fails_later_is_an_unauthorized_error(plugin, serve):

@@ -203,6 +203,22 @@ async def test_requests_beyond_the_limit_wait_and_time_out(client_of):
     assert [task.result().metadata.name for task in tasks] == ["x", "x"]
 
 
+async def test_a_cancelled_request_gives_its_place_to_others(client_of):
+    release = asyncio.Event()
+
+    async def first_slow(request):
+        if request.path == "/slow":
+            await release.wait()
+        return web.json_response(RAW)
+
+    client = await client_of(first_slow, max_concurrent_requests=1)
+    with anyio.move_on_after(0.1) as scope:
+        await client.transport.request("GET", "/slow")
+    assert scope.cancelled_caught
+    await client.transport.request("GET", "/fast", timeout=5)
+    release.set()
+
+
 async def test_many_watches_do_not_keep_requests_waiting(client_of):
     open_streams = 0
 
