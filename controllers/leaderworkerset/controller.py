@@ -134,7 +134,7 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
                 if leader_set is not None:
                     note = f"Creating missing revision with key {known} for existing LeaderWorkerSet"
                 self._tell(lws, "CreatingRevision", note, "Create", stored)
-        if leader_set is None or not differs(current, stored["data"], lws.spec.to_dict):
+        if leader_set is None or not differs(current, stored.get("data") or {}, lws.spec.to_dict):
             return stored, False
         stored, created = await history.create(self._writer, current, current.key)
         if created:

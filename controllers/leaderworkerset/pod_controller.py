@@ -100,7 +100,7 @@ class PodReconciler(Reconciler[Pod]):
         stored = history.find(leader.metadata.labels.get(names.REVISION_LABEL, ""))
         if stored is None:
             return Result(requeue_after=_REVISION_RETRY)
-        revision = restore(stored["data"], lws.spec.to_dict())
+        revision = restore(stored.get("data") or {}, lws.spec.to_dict())
         node_selector = None
         if topology := lws.metadata.annotations.get(names.EXCLUSIVE_TOPOLOGY_ANNOTATION):
             node_name = leader.spec.node_name if leader.spec else None

@@ -1,7 +1,11 @@
 """Groups that fail as one, on the real control plane (LWS §7.2, §15.30; field case O-13)."""
 
+import anyio
+import pytest
+
 from pyreconcile.api.core_v1 import Pod
 from pyreconcile.client import MergePatch
+from pyreconcile_controllers.leaderworkerset.pod_controller import PodReconciler
 
 L = "leaderworkerset.sigs.k8s.io/"
 
@@ -40,6 +44,45 @@ async def test_o_13_a_worker_deleted_at_once_takes_its_group_along(sets):
     note = "Worker pod demo-0-1 failed, deleted leader pod demo-0 to recreate group 0"
     await sets.noted(note)
     assert [text for text in await sets.notes() if "to recreate group" in text] == [note]
+
+
+class Gate:
+    """Holds every pass of the pod controller while it is closed."""
+
+    def __init__(self):
+        self.opened = anyio.Event()
+        self.opened.set()
+
+    def close(self):
+        self.opened = anyio.Event()
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    found = Gate()
+    reconcile = PodReconciler.reconcile
+
+    async def held(self, request):
+        await found.opened.wait()
+        return await reconcile(self, request)
+
+    monkeypatch.setattr(PodReconciler, "reconcile", held)
+    return found
+
+
+async def test_o_13_a_worker_that_was_replaced_before_anyone_looked_takes_its_group_along(gate, sets):
+    old = await started(sets, replicas=1)
+    gate.close()
+    await sets.client.delete(Pod, sets.key("demo-0-2"), grace_period_seconds=0)
+
+    async def replaced():
+        return (await sets.uids()).get("demo-0-2", old["demo-0-2"]) != old["demo-0-2"]
+
+    await sets.until(replaced)
+    gate.opened.set()
+    await renewed(sets, old, GROUP_0)
+    await sets.available()
+    assert len([text for text in await sets.notes() if "to recreate group" in text]) == 1
 
 
 async def test_lws_7_2_a_worker_deleted_with_grace_takes_its_group_along(sets):

@@ -246,6 +246,19 @@ async def test_lws_7_1_exclusive_topology_waits_for_the_leader_and_pins_the_work
     assert pods["demo-0-1"].spec.node_name == pods["demo-0"].spec.node_name
 
 
+async def test_lws_7_1_a_leader_with_a_workers_annotation_gets_no_workers(sets):
+    leader = {
+        "metadata": {"annotations": {L + "leader-name": "other"}},
+        "spec": {"containers": [{"name": "c", "image": "x"}]},
+    }
+    await sets.create(replicas=1, size=2, template={"leaderTemplate": leader})
+    await sets.noted(
+        f"leader pod {sets.namespace}/demo-0 contains mistake annotation '{L}leader-name': "
+        "requires Kubernetes ≥v1.27 or v1.26 with StatefulSetStartOrdinal feature"
+    )
+    assert not await sets.worker_sets()
+
+
 async def test_lws_6_1_a_failing_apply_is_told_and_leaves_one_revision(sets):
     claim = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
     await sets.create(replicas=0, size=1, template={"volumeClaimTemplates": [claim]})
