@@ -18,7 +18,7 @@ from yarl import URL
 
 from pyreconcile.client._connection import Connection, UnansweredError, connection_error
 from pyreconcile.client._credentials import Credentials
-from pyreconcile.client._errors import ApiError, ConnectionLostError, RequestTimeoutError, error_from_answer
+from pyreconcile.client._errors import ApiError, RequestTimeoutError, error_from_answer
 from pyreconcile.client._lines import Lines
 from pyreconcile.client._warnings import WarningLog
 
@@ -130,8 +130,8 @@ class Transport:
         headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
         again = method == "GET" if idempotent is None else idempotent
         deadline = monotonic() + limit
-        renewed = False
-        for tries in range(_TRIES + 1):
+        tries, renewed = 0, False
+        while True:
             loads = self._credentials.loads if self._credentials else 0
             if self._has_token:
                 await self._authorize(headers)
@@ -139,15 +139,11 @@ class Transport:
                 guard()
             try:
                 code, answer, retry_after = await self._exchange(method, url, headers, body, limit)
-            except ConnectionLostError as error:
+            except ApiError as error:
                 self._count("<error>", method)
                 if not (again and isinstance(error, UnansweredError)):
                     raise
-                failure: ApiError = error
-                wait = _LOST_WAIT
-            except RequestTimeoutError:
-                self._count("<error>", method)
-                raise
+                failure, wait = error, _LOST_WAIT
             else:
                 self._count(str(code), method)
                 if 200 <= code < 300:
@@ -160,12 +156,12 @@ class Transport:
                 if retry_after is None or not (code == 429 or code >= 500):
                     raise failure
                 wait = retry_after
-            if tries == _TRIES or monotonic() + wait > deadline:
+            tries += 1
+            if tries > _TRIES or monotonic() + wait > deadline:
                 raise failure
             if wait > _LOG_WAIT:
                 log.info("request_retried", method=method, path=path, wait=wait, error=str(failure))
             await self._sleep(wait)
-        raise AssertionError("unreachable: the last try returns or raises")
 
     @asynccontextmanager
     async def stream(
