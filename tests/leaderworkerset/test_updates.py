@@ -235,3 +235,36 @@ async def test_lws_5_stored_revision_is_the_hashed_payload(sets):
     path = ControllerRevision.resource.path(sets.namespace, stored.metadata.name)
     raw = await sets.client.transport.request("GET", path)
     assert b'"data":' + revision.data in raw
+
+
+async def test_o_12_a_set_of_which_no_group_was_ever_ready_is_updated(sets):
+    gated = {"spec": {"containers": [{"name": "c", "image": "bad"}], "schedulingGates": [{"name": "test/hold"}]}}
+    rolling = {"rollingUpdateConfiguration": {"maxUnavailable": 0, "maxSurge": 1}}
+    await sets.create(replicas=3, size=1, template={"workerTemplate": gated}, rolloutStrategy=rolling)
+
+    async def all_there():
+        return len(await sets.pods()) == 3
+
+    await sets.until(all_there)
+    free = {"spec": {"containers": [{"name": "c", "image": "good"}], "schedulingGates": None}}
+    await sets.patch("demo", leaderWorkerTemplate={"workerTemplate": free})
+    await updated(sets, 3)
+    leaders = await sets.set("demo")
+    assert (leaders.spec.replicas, leaders.spec.update_strategy.rolling_update.partition) == (3, 0)
+
+
+async def test_o_15_a_new_set_with_a_partition_makes_no_surge_groups(sets):
+    rolling = {"rollingUpdateConfiguration": {"partition": 9, "maxUnavailable": 1, "maxSurge": 2}}
+    await sets.create(replicas=2, size=2, rolloutStrategy=rolling)
+    await sets.available()
+    before = await sets.uids()
+    assert len(before) == 4
+    await sets.patch("demo", leaderWorkerTemplate=worker_template("busybox:2"))
+
+    async def seen():
+        return len(await sets.revisions()) == 2 and await sets.available()
+
+    await sets.until(seen)
+    assert await sets.uids() == before
+    assert (await sets.set("demo")).spec.replicas == 2
+    assert not [note for note in await sets.notes() if "surge" in note]
