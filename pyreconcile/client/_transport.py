@@ -131,6 +131,7 @@ class Transport:
         again = method == "GET" if idempotent is None else idempotent
         deadline = monotonic() + limit
         tries, renewed = 0, False
+        failure: ApiError
         while True:
             loads = self._credentials.loads if self._credentials else 0
             if self._has_token:
