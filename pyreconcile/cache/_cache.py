@@ -289,6 +289,8 @@ class Cache:
         index: tuple[str, str] | None = None,
     ) -> builtins.list[RawObject]:
         """Return all objects that match as the cache holds them; read only. Raises as `list` does."""
+        if namespace and not kind.resource.namespaced:
+            raise ValueError(f"namespace {namespace!r}: {kind.resource.kind} is cluster-scoped, leave it out")
         query = Query.read(namespace, labels, fields, index)
         informer = self._by_kind.get(kind) or await self._synced(kind)
         parts = (self._part(informer, namespace),) if namespace else informer.parts

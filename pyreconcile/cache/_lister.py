@@ -15,6 +15,9 @@ from pyreconcile.client import ApiError, ExpiredError, GoneError, RequestTimeout
 PAGE = 500
 """Objects asked for in one page (client-go ``tools/pager/pager.go``; runtime contract, section 5.1)."""
 
+SECONDS = 120.0
+"""The longest that one page may take; a list without pages can be hundreds of megabytes."""
+
 LARGE_PAGE = 1 << 18
 """Bytes from which a page counts as large."""
 
@@ -22,7 +25,9 @@ LARGE_PAGE = 1 << 18
 class Requests(Protocol):
     """What a list needs of the client's transport."""
 
-    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, timeout: float | None = None
+    ) -> bytes:
         """Send a request and return the body of the answer."""
 
 
@@ -88,7 +93,7 @@ class Lister:
         return items, listed
 
     async def _page_of(self, query: Mapping[str, str]) -> tuple[list[RawObject], str, str]:
-        body = await self._transport.request("GET", self._path, query=query)
+        body = await self._transport.request("GET", self._path, query=query, timeout=SECONDS)
         answer: dict[str, Any] = orjson.loads(body)
         kind = answer.get("kind", "")
         if kind == "Table" or not kind.endswith("List"):

@@ -156,6 +156,7 @@ class Reflector:
         self._slices = 0
         self._listing = False
         self._lasted = False
+        self._worked = False
         self._holds_slot = False
         self._log = log.bind(kind=self._resource.kind, namespace=scope.namespace)
         self.stats = ReflectorStats()
@@ -188,6 +189,11 @@ class Reflector:
                 await self._round()
             except Exception as error:
                 self._failed(error)
+                if is_too_old(error) and self._worked:
+                    # The server answers, and waits came before the reconnect: the list need not wait again. Once
+                    # only, or a server that expires every version would be listed without pause.
+                    self._worked = False
+                    continue
             await anyio.sleep(self._backoff.next())
 
     async def _round(self) -> None:
@@ -221,11 +227,11 @@ class Reflector:
                     continue
                 if isinstance(error, InvalidError | BadRequestError):
                     self._support.streaming_list = False
-                self._log.debug("streaming list not possible, listing by pages", error=str(error))
+                self._log.debug("streaming_list_failed", error=str(error))
                 return False
             if self._listing:
                 # A server that does not know streaming lists ignores the parameter and never sends the mark.
-                self._log.debug("streaming list ended without its mark, listing by pages")
+                self._log.debug("streaming_list_unfinished")
                 return False
             return True
         return False
@@ -301,6 +307,7 @@ class Reflector:
             if self._down_since is None:
                 self._down_since = self._clock()
             self._lasted = self.stats.events + self.stats.bookmarks > received or self._clock() - began >= SHORT_WATCH
+            self._worked = self._worked or self._lasted
         return self._lasted
 
     async def _read(self, lines: AsyncIterator[bytes], *, known: bool, listing: bool) -> None:
@@ -321,7 +328,7 @@ class Reflector:
                 if obj["kind"] != kind:
                     raise ValueError(obj["kind"])
             except (KeyError, TypeError, ValueError):
-                self._log.warning("event dropped: not an object of this kind", change=change)
+                self._log.warning("event_dropped", change=change, reason="not an object of this kind")
                 continue
             if change == "BOOKMARK":
                 stats.bookmarks += 1
@@ -349,7 +356,7 @@ class Reflector:
                         self._version = version
                         sink.progressed(version)
             else:
-                self._log.warning("event dropped: unknown type", change=change)
+                self._log.warning("event_dropped", change=change, reason="unknown type")
             self._work += 1024 + len(line)
             if self._work > SLICE:
                 self._work = 0
@@ -360,7 +367,7 @@ class Reflector:
 
     def _failed(self, error: Exception) -> None:
         self._note(error)
-        self._log.warning("watch failed, listing again after a wait", error=f"{type(error).__name__}: {error}")
+        self._log.warning("watch_failed", error=f"{type(error).__name__}: {error}")
 
     def _note(self, error: Exception) -> None:
         self.last_error = error

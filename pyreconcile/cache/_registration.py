@@ -161,7 +161,7 @@ class Registration:
             self.failing = True
             metadata = (new or old)["metadata"]
             log.exception(
-                "event handler failed",
+                "event_handler_failed",
                 handler=self.name,
                 change=change,
                 namespace=metadata.get("namespace", ""),

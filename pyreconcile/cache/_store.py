@@ -198,7 +198,7 @@ class _Index:
             return frozenset(self.function(obj))
         except Exception:
             # One odd object must not stop the watch of all others; it is found under no value.
-            log.exception("index function failed", index=self.name, key=key)
+            log.exception("index_function_failed", index=self.name, key=key)
             return frozenset()
 
 

@@ -73,7 +73,7 @@ class Scripted:
     def transport(self) -> Scripted:
         return self
 
-    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any) -> bytes:
         assert method == "GET"
         self.listed.append(dict(query or {}))
         self.times.append(anyio.current_time())
@@ -186,7 +186,7 @@ class FakeServer:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any) -> bytes:
         query = dict(query or {})
         self.requests.append((path, query))
         await anyio.lowlevel.checkpoint()

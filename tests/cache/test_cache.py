@@ -258,6 +258,8 @@ async def test_ca_8_cluster_scoped_objects_are_found_by_two_indexes_at_once(fake
             assert [obj.key for obj in await cache.list(Namespace, fields="status.phase=Active")] == ["y"]
         with pytest.raises(ValueError, match="cluster-scoped, write its name alone"):
             await cache.get(Namespace, "n/x")
+        with pytest.raises(ValueError, match="cluster-scoped, leave it out"):
+            await cache.list(Namespace, namespace="n")
 
 
 async def test_ca_9_a_removed_informer_stops_and_is_started_anew(fake_server: Any, recorder: Any, cached: Any):

@@ -268,7 +268,7 @@ async def test_in_12_a_handler_that_raises_is_logged_and_counted_and_the_rest_go
             await bad.wait(1)
             await good.wait(2)
             assert (bad.calls, registration.errors, registration.failing) == ([("add", "n/fine")], 1, False)
-    assert [(log["handler"], log["name"]) for log in logs if log["event"] == "event handler failed"] == [
+    assert [(log["handler"], log["name"]) for log in logs if log["event"] == "event_handler_failed"] == [
         ("mine", "odd")
     ]
 

@@ -207,7 +207,7 @@ class Forgetful:
         self.forget = False
         self.watched: list[str] = []
 
-    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any) -> bytes:
         return await self._transport.request(method, path, query=query)
 
     @asynccontextmanager

@@ -173,6 +173,19 @@ async def test_rf_12_expired_watch_lists_with_the_last_version_first(
         assert bench.changes[-1] == ("replace", ["a"])
 
 
+async def test_o_02_expiry_after_a_watch_that_worked_is_listed_at_once_but_never_in_a_loop(
+    scripted: Any, wire: Any, reflecting: Any
+):
+    lists = [wire.list_answer([], version) for version in (5, 7, 9)]
+    expired = [wire.error_event(410, "Expired")]
+    transport = scripted(lists=lists, watches=[[60.0], expired, expired])
+    async with reflecting(transport) as bench:
+        await bench.until(lambda: bench.reflector.version == "9")
+        first, _, second_watch, at_once, _, after_wait = transport.times[:6]
+        assert (second_watch - first, at_once - second_watch) == pytest.approx((60.0, 0.0), abs=0.05)
+        assert after_wait - at_once == pytest.approx(0.8, abs=0.05)
+
+
 @pytest.mark.parametrize("error", [ExpiredError("old"), GoneError("gone"), TOO_LARGE])
 async def test_rf_6_a_refused_version_is_followed_at_once_by_a_list_of_the_newest_state(
     scripted: Any, wire: Any, reflecting: Any, error: Exception
