@@ -13,7 +13,6 @@ import anyio.abc
 import anyio.lowlevel
 
 from pyreconcile.api import KubeObject, RawObject, Resource, split_key
-from pyreconcile.cache._consistency import PendingWrite
 from pyreconcile.cache._errors import (
     CacheNotStartedError,
     CacheSyncTimeoutError,
@@ -25,6 +24,7 @@ from pyreconcile.cache._informer import Informer, Part
 from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._metrics import CacheCollector, HasRegistry
 from pyreconcile.cache._options import CacheOptions, KindOptions, Scope, scopes_for
+from pyreconcile.cache._own_writes import OwnWrites
 from pyreconcile.cache._query import Query
 from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
 from pyreconcile.cache._store import IndexFunction, namespace_of
@@ -79,7 +79,7 @@ class Cache:
         self._options = options or CacheOptions()
         self._random = random
         self._clock = clock
-        self._live = LiveReader(self._transport)
+        self._own_writes = OwnWrites(LiveReader(self._transport), self._options.read_timeout)
         self._support = ServerSupport()
         self._lists = anyio.Semaphore(self._options.concurrent_lists)
         self._by_resource: dict[Resource, Informer[Any]] = {}
@@ -89,8 +89,6 @@ class Cache:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._started = anyio.Event()
         self._stopped = False
-        self.own_write_waits = 0
-        self.live_reads = 0
         if metrics is not None:
             metrics.registry.register(CacheCollector(self))
 
@@ -98,6 +96,16 @@ class Cache:
     def informers(self) -> tuple[Informer[Any], ...]:
         """All informers, running or about to."""
         return tuple(self._by_resource.values())
+
+    @property
+    def own_write_waits(self) -> int:
+        """How many reads waited for an own write."""
+        return self._own_writes.waits
+
+    @property
+    def live_reads(self) -> int:
+        """How many reads went to the server because the watch was behind an own write."""
+        return self._own_writes.live_reads
 
     async def run(
         self, stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -229,8 +237,9 @@ class Cache:
         """Return one object as the cache holds it, or None; read only. Raises as `get` does otherwise."""
         informer = self._by_kind.get(kind) or await self._synced(kind)
         part = self._part(informer, key.rpartition("/")[0])
-        if part.pending and (writes := part.pending.on(key)) and not await self._settled(part, kind.resource, writes):
-            return await self._live.get(kind.resource, key, part.scope)
+        writes = part.pending.on(key) if part.pending else ()
+        if writes and not await self._own_writes.shown(part, kind.resource, writes):
+            return await self._own_writes.get_live(part, kind.resource, key)
         raw = informer.store.get(key)
         if raw is None:
             _check_key(kind.resource, key)
@@ -296,8 +305,8 @@ class Cache:
         parts = (self._part(informer, namespace),) if namespace else informer.parts
         for part in parts:
             writes = part.pending.all(namespace) if part.pending else ()
-            if writes and not await self._settled(part, kind.resource, writes):
-                return await self._list_live(informer, parts, query)
+            if writes and not await self._own_writes.shown(part, kind.resource, writes):
+                return await self._own_writes.list_live(parts, kind.resource, query, informer.store)
         return query.run(informer.store)
 
     def written(self, resource: Resource, key: str, resource_version: str) -> None:
@@ -379,38 +388,6 @@ class Cache:
             watched = ", ".join(part.scope.namespace for part in informer.parts)
             raise NamespaceNotCachedError(f"namespace {namespace!r} of {resource.kind} is not watched, only {watched}")
         return part
-
-    async def _settled(self, part: Part, resource: Resource, writes: Sequence[PendingWrite]) -> bool:
-        """Wait for own writes; False when the answer must come from the server (rules RY-6, RY-7)."""
-        for write in writes:
-            if write.doubtful:
-                # Only the server can tell whether the watch will ever show it.
-                self.live_reads += 1
-                if await self._live.get(resource, write.key, part.scope) is None:
-                    part.pending.drop(write)
-                write.doubtful = False
-        waiting = [write for write in writes if not write.seen]
-        if not waiting:
-            return True
-        if not any(write.overdue for write in waiting):
-            self.own_write_waits += 1
-            with anyio.move_on_after(self._options.read_timeout):
-                for write in waiting:
-                    await write.wait()
-        late = [write for write in waiting if not write.seen]
-        for write in late:
-            write.overdue = True
-        if late:
-            self.live_reads += 1
-        return not late
-
-    async def _list_live(
-        self, informer: Informer[Any], parts: Sequence[Part], query: Query
-    ) -> builtins.list[RawObject]:
-        objects: builtins.list[RawObject] = []
-        for part in parts:
-            objects += await self._live.list(informer.kind.resource, part.scope, query.namespace)
-        return query.choose(objects, informer.store)
 
 
 def _check_key(resource: Resource, key: str) -> None:

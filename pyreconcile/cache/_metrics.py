@@ -24,8 +24,13 @@ class HasRegistry(Protocol):
 class Observed(Protocol):
     """What the collector needs of the cache."""
 
-    own_write_waits: int
-    live_reads: int
+    @property
+    def own_write_waits(self) -> int:
+        """Reads that waited."""
+
+    @property
+    def live_reads(self) -> int:
+        """Reads that went to the server."""
 
     @property
     def informers(self) -> Iterable[Informer[Any]]:
