@@ -18,12 +18,13 @@ import anyio
 import yaml
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from pyreconcile.api import KubeObject, find_model, unstructured
 from pyreconcile.api.core_v1 import ConfigMap, Pod
 from pyreconcile.client import ApiError, Client, ConnectOptions, MergePatch, connect
-from pyreconcile.testing import ControlPlane
+from pyreconcile.testing import ControlPlane, ControlPlaneError, ProgramNotFoundError
 from pyreconcile_controllers.leaderworkerset import LeaderWorkerSet
 from pyreconcile_controllers.modelcache import ModelCache
 
@@ -315,13 +316,16 @@ def _first(error: BaseException) -> BaseException:
 def main() -> int:
     """Play the demo; return the exit code: 0 when all it showed was so."""
     console = Console(soft_wrap=True)
+    failures: list[BaseException] = []
     try:
         anyio.run(_play, console)
-    except* DemoFailedError as failed:
-        console.print(f"[red]✗ {_first(failed)}[/]")
-        return 1
-    console.print("[green]All that was shown is so.[/]")
-    return 0
+    except* (DemoFailedError, ControlPlaneError, ProgramNotFoundError) as failed:
+        failures.append(_first(failed))
+    for failure in failures:
+        console.print(f"[red]✗ {escape(str(failure))}[/]")
+    if not failures:
+        console.print("[green]All that was shown is so.[/]")
+    return len(failures)
 
 
 if __name__ == "__main__":

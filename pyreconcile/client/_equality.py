@@ -58,7 +58,7 @@ class Place(NamedTuple):
 ROOT = Place()
 
 
-def semantic_equal(a: Any, b: Any, place: Place = ROOT) -> bool:
+def semantic_equal(a: Any, b: Any, place: Place = ROOT, *, empty_maps_count: bool = False) -> bool:
     """Tell whether two JSON values mean the same to Kubernetes.
 
     Fields that are absent, null, or an empty map or list are the same; so are times in different zones, and
@@ -67,19 +67,23 @@ def semantic_equal(a: Any, b: Any, place: Place = ROOT) -> bool:
     Args:
         a, b: parsed JSON.
         place: where they stand; by default they are whole objects.
+        empty_maps_count: an empty map differs from an absent one, as it does where a type has a pointer:
+            ``emptyDir: {}`` is a volume, ``namespaceSelector: {}`` means every namespace.
     """
     if isinstance(a, dict) and isinstance(b, dict):
         for key, value in a.items():
-            if key in b:
-                if not semantic_equal(value, b[key], place.inside(key)):
-                    return False
-            elif not is_empty(value):
+            other = b.get(key)
+            if not semantic_equal(value, other, place.inside(key), empty_maps_count=empty_maps_count):
                 return False
-        return all(key in a or is_empty(value) for key, value in b.items())
+        return all(key in a or _may_be_absent(value, empty_maps_count) for key, value in b.items())
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(semantic_equal(x, y, place) for x, y in zip(a, b, strict=True))
-    if is_empty(a) or is_empty(b):
-        return is_empty(a) and is_empty(b)
+        return len(a) == len(b) and all(
+            semantic_equal(x, y, place, empty_maps_count=empty_maps_count) for x, y in zip(a, b, strict=True)
+        )
+    if a is None:
+        return _may_be_absent(b, empty_maps_count)
+    if b is None:
+        return _may_be_absent(a, empty_maps_count)
     if isinstance(a, dict | list) or isinstance(b, dict | list):
         return False
     return scalar_equal(a, b, place)
@@ -103,6 +107,10 @@ def scalar_equal(a: Any, b: Any, place: Place) -> bool:
 def is_empty(value: Any) -> bool:
     """Tell whether a value is what Kubernetes may leave out: null, or an empty map or list."""
     return value is None or value == {} or value == []
+
+
+def _may_be_absent(value: Any, empty_maps_count: bool) -> bool:
+    return is_empty(value) and not (empty_maps_count and value == {})
 
 
 def _holds_quantity(place: Place) -> bool:

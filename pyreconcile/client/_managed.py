@@ -65,13 +65,13 @@ def _covers(applied: Any, live: Any, owned: RawObject, place: Place) -> bool:
         if not isinstance(live, dict):
             return False
         if not owned:
-            return semantic_equal(applied, live, place)
+            return semantic_equal(applied, live, place, empty_maps_count=True)
         return _covers_map(applied, live, owned, place)
     if isinstance(applied, list):
         if not isinstance(live, list):
             return False
         if not owned:
-            return semantic_equal(applied, live, place)
+            return semantic_equal(applied, live, place, empty_maps_count=True)
         return _covers_list(applied, live, owned, place)
     return not isinstance(live, dict | list) and scalar_equal(applied, live, place)
 
@@ -87,12 +87,13 @@ def _covers_map(applied: RawObject, live: RawObject, owned: RawObject, place: Pl
 
 
 def _empty_is_there(key: str, value: Any, node: RawObject | None, present: Any, place: Place) -> bool:
-    if is_empty(present):
-        # The server drops what is empty, and may or may not record who owned it.
-        return True
     # Labels and annotations merge by key, so an empty map of them is in any other; of another map that is not known.
-    merging = place.name == "metadata" and key in _META_MAPS and value == {} and isinstance(present, dict)
-    return merging and not any(child != "." for child in node or ())
+    merging = place.name == "metadata" and key in _META_MAPS and value == {}
+    if is_empty(present):
+        # The server drops what is empty, and may or may not record who owned it. Not so an empty map that is an
+        # object of its own, such as emptyDir: {}; which maps are such ones is not known here.
+        return merging or value != {} or present == {}
+    return merging and isinstance(present, dict) and not any(child != "." for child in node or ())
 
 
 def _covers_list(applied: list[Any], live: list[Any], owned: RawObject, place: Place) -> bool:
@@ -126,7 +127,7 @@ def _covers_keyed(applied: list[Any], live: list[Any], owned: RawObject, childre
         node = owned[child]
         if not node:
             # Owned whole, or nothing but its keys.
-            if not (semantic_equal(full, live[at], place) or full.keys() == key.keys()):
+            if not (semantic_equal(full, live[at], place, empty_maps_count=True) or full.keys() == key.keys()):
                 return False
             continue
         node = {**{f"f:{part}": {} for part in key}, **node}
