@@ -286,8 +286,8 @@ class Recorder:
         self.told.set()
         self.told = anyio.Event()
 
-    async def wait(self, count: int) -> list[tuple[Any, ...]]:
-        with anyio.fail_after(10):
+    async def wait(self, count: int, *, seconds: float = 10) -> list[tuple[Any, ...]]:
+        with anyio.fail_after(seconds):
             while len(self.calls) < count:
                 await self.told.wait()
         return self.calls
@@ -381,21 +381,21 @@ def wire() -> Any:
 
 
 @pytest.fixture
-def proxied(control_plane: Any, tmp_path: Path) -> Any:
-    """Opens a proxy before the API server; gives it and the path of a kubeconfig that goes through it."""
-
-    config = yaml.safe_load(Path(control_plane.kubeconfig).read_text())
-    cluster = config["clusters"][0]["cluster"]
-    host, _, port = cluster["server"].partition("://")[2].rpartition(":")
+def proxied(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Opens a proxy before an API server, the session's by default; gives it and a kubeconfig that goes through it."""
 
     @asynccontextmanager
-    async def open_proxy() -> AsyncIterator[tuple[Proxy, Path]]:
+    async def open_proxy(kubeconfig: Path | None = None) -> AsyncIterator[tuple[Proxy, Path]]:
+        kubeconfig = kubeconfig or request.getfixturevalue("control_plane").kubeconfig
+        config = yaml.safe_load(await anyio.Path(kubeconfig).read_text())
+        cluster = config["clusters"][0]["cluster"]
+        host, _, port = cluster["server"].partition("://")[2].rpartition(":")
         proxy = Proxy(host, int(port))
         async with anyio.create_task_group() as tasks:
             await tasks.start(proxy.run)
             cluster["server"] = f"https://127.0.0.1:{proxy.port}"
             path = tmp_path / "proxied.kubeconfig"
-            path.write_text(yaml.safe_dump(config))
+            await anyio.Path(path).write_text(yaml.safe_dump(config))
             try:
                 yield proxy, path
             finally:

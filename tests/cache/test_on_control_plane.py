@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.core_v1 import ConfigMap, Namespace, Pod
 from pyreconcile.cache import Cache, CacheOptions, Informer, KindOptions, Reflector, Scope, ServerSupport, Sink
 from pyreconcile.cache._lister import Lister
-from pyreconcile.client import Client, NotFoundError, connect
+from pyreconcile.client import Client, connect
+from pyreconcile.testing import ControlPlane
 
 pytestmark = pytest.mark.plane
 
@@ -198,98 +199,6 @@ async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
         assert (stats.lists, stats.streaming_lists) == (0, 1)
 
 
-class Forgetful:
-    """A transport whose next resumed watch asks for a version that the server has long forgotten."""
-
-    def __init__(self, client: Client) -> None:
-        self.transport = self
-        self._transport = client.transport
-        self.forget = False
-        self.watched: list[str] = []
-
-    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any) -> bytes:
-        return await self._transport.request(method, path, query=query)
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = 330.0
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        query = dict(query or {})
-        if self.forget and "sendInitialEvents" not in query:
-            query["resourceVersion"] = "1"
-        async with self._transport.stream(path, query=query, idle_timeout=idle_timeout) as lines:
-            self.watched.append(query.get("resourceVersion", ""))
-            self.forget = False
-            yield lines
-
-
-def thing_in(namespace: str) -> tuple[type[Unstructured], CustomResourceDefinition]:
-    """A kind of the test's own, and its CRD."""
-    group = f"{namespace}.example.dev"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    crd = {
-        "metadata": {"name": f"things.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"plural": "things", "kind": "Thing"},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-    return unstructured(f"{group}/v1", "Thing"), CustomResourceDefinition.from_dict(crd)
-
-
-async def served(client: Client, kind: type[Unstructured]) -> bool:
-    try:
-        await client.list(kind)
-    except NotFoundError:
-        return False
-    return True
-
-
-async def test_o_01_4b_o_02_expired_version_gives_one_list_and_one_delete(
-    proxied: Any, started: Any, client: Client, namespace: str, recorder: Any
-):
-    # The server remembers nothing of a kind from before its CRD, so version 1 is expired there.
-    thing, crd = thing_in(namespace)
-
-    async def create(name: str) -> None:
-        await client.create(thing.from_dict({"metadata": {"namespace": namespace, "name": name}}))
-
-    async with AsyncExitStack() as stack:
-        created = await client.create(crd)
-        stack.push_async_callback(client.delete, created)
-        with anyio.fail_after(20):
-            while not await served(client, thing):
-                await anyio.sleep(0.05)
-        proxy, path = await stack.enter_async_context(proxied())
-        transport = Forgetful(await stack.enter_async_context(connect(kubeconfig=path)))
-        cache = await stack.enter_async_context(started(transport, namespace))
-        handler = recorder()
-        informer = cache.informer(thing)
-        await informer.add_handler(handler).wait_synced()
-        for name in "abc":
-            await create(name)
-        await handler.wait(3)
-        transport.forget = True
-        proxy.refusing = True
-        await proxy.cut()
-        await client.delete(thing, f"{namespace}/b")
-        for number in range(20):
-            await create(f"d{number:02}")
-        proxy.refusing = False
-        calls = await handler.wait(3 + 1 + 20)
-        assert calls[3] == ("vanished", f"{namespace}/b")
-        assert {change for change, _ in calls[4:]} == {"add"}
-        assert len(informer.store) == 22
-        stats = informer.reflectors[0].stats
-        assert stats.errors["ExpiredError"] == 1
-        assert (stats.lists, stats.streaming_lists) == (0, 2)
-        await create("e")
-        await handler.wait(25)
-        assert transport.watched.count("1") == 1
-
-
 async def test_o_19_a_connection_that_swallows_everything_is_given_up_after_its_silence(
     proxied: Any, client: Client, namespace: str, recorder: Any
 ):
@@ -320,6 +229,22 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up_after_its_
         informer.stop()
 
 
+def thing_in(namespace: str) -> tuple[type[Unstructured], CustomResourceDefinition]:
+    """A kind of the test's own, and its CRD."""
+    group = f"{namespace}.example.dev"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    crd = {
+        "metadata": {"name": f"things.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    return unstructured(f"{group}/v1", "Thing"), CustomResourceDefinition.from_dict(crd)
+
+
 async def test_ca_1_a_kind_whose_crd_comes_later_is_read_without_a_restart(
     client: Client, namespace: str, started: Any, eventually: Any
 ):
@@ -347,3 +272,42 @@ async def test_in_16_an_idle_cache_costs_no_cpu(client: Client, namespace: str, 
         before = time.process_time()
         await anyio.sleep(1.0)
         assert time.process_time() - before < 0.05
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_o_01_4b_o_02_rf_5_a_restarted_server_is_listed_once_with_or_without_streaming_lists(
+    proxied: Any, started: Any, recorder: Any, streaming: bool
+):
+    async with AsyncExitStack() as stack:
+        plane = ControlPlane(use_existing=False, feature_gates={"WatchList": streaming})
+        await stack.enter_async_context(plane)
+        judge = await stack.enter_async_context(connect(kubeconfig=plane.kubeconfig))
+        proxy, path = await stack.enter_async_context(proxied(plane.kubeconfig))
+        through = await stack.enter_async_context(connect(kubeconfig=path))
+        cache = await stack.enter_async_context(started(through, "default"))
+        for name in "ab":
+            await judge.create(config_map("default", name, labels={"owner": name}))
+        handler = recorder()
+        informer = cache.informer(ConfigMap)
+        await informer.add_handler(handler).wait_synced()
+        await cache.list(Pod)
+        await judge.create(config_map("default", "c"))
+        await handler.wait(3)
+        stats, others = informer.reflectors[0].stats, cache.informer(Pod).reflectors[0].stats
+        # A server that cannot is asked once, for one of the kinds.
+        assert (stats.streaming_lists, stats.lists) == ((1, 0) if streaming else (1, 1))
+        assert (others.streaming_lists, others.lists) == ((1, 0) if streaming else (0, 1))
+
+        proxy.refusing = True
+        await proxy.cut()
+        await judge.delete(ConfigMap, "default/b")
+        for number in range(20):
+            await judge.create(config_map("default", f"d{number:02}"))
+        await plane.restart("kube-apiserver")
+        before, proxy.refusing = stats.streaming_lists + stats.lists, False
+        calls = await handler.wait(3 + 1 + 20, seconds=40)
+        assert calls[3] == ("vanished", "default/b")
+        assert {change for change, _ in calls[4:]} == {"add"}
+        assert len(informer.store) == 22
+        assert stats.errors["ExpiredError"] == 1
+        assert stats.streaming_lists + stats.lists == before + 1
