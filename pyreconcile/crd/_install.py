@@ -50,7 +50,7 @@ async def install_crds(
     try:
         with anyio.fail_after(timeout):
             for crd in objects:
-                await _apply(client, crd)
+                await client.live.apply(crd)
                 missing[crd.metadata.name] = "no condition Established"
             return [await _served(client, crd.metadata.name, missing) for crd in objects]
     except TimeoutError as error:
@@ -67,19 +67,6 @@ def _objects(models: Iterable[type[CustomResource[Any, Any]] | RawObject]) -> li
         else:
             kinds.setdefault((model.resource.group, model.resource.kind), []).append(model)
     return objects + [crd_for(*versions) for versions in kinds.values()]
-
-
-async def _apply(client: Client, crd: CustomResourceDefinition) -> None:
-    # Not with `Client.apply`, to which an empty map and none are the same: in a schema `default: {}` means something,
-    # and so does `subresources: {status: {}}`.
-    await client.transport.request(
-        "PATCH",
-        crd.resource.path(name=crd.metadata.name),
-        query={"fieldManager": client.field_manager, "force": "true"},
-        body=crd.to_json(),
-        content_type="application/apply-patch+yaml",
-        idempotent=True,
-    )
 
 
 async def _served(client: Client, name: str, missing: dict[str, str]) -> CustomResourceDefinition:
