@@ -27,6 +27,7 @@ from pyreconcile.cache._options import CacheOptions, KindOptions, Scope, scopes_
 from pyreconcile.cache._own_writes import OwnWrites
 from pyreconcile.cache._query import Query
 from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
+from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction, namespace_of
 from pyreconcile.cache._versions import parse_version
 from pyreconcile.client import not_found
@@ -81,6 +82,7 @@ class Cache:
         self._clock = clock
         self._own_writes = OwnWrites(LiveReader(self._transport), self._options.read_timeout)
         self._support = ServerSupport()
+        self._field_sets = FieldSets()
         self._lists = anyio.Semaphore(self._options.concurrent_lists)
         self._by_resource: dict[Resource, Informer[Any]] = {}
         self._by_kind: dict[type[KubeObject], Informer[Any]] = {}
@@ -181,7 +183,8 @@ class Cache:
                 )
 
             options = self._kind_options.get(resource, KindOptions())
-            informer = Informer(kind, scopes_for(resource, options, self._options), make, resync=self._resync)
+            scopes = scopes_for(resource, options, self._options)
+            informer = Informer(kind, scopes, make, resync=self._resync, field_sets=self._field_sets)
             self._by_resource[resource] = informer
             if self._tasks is not None:
                 self._start(self._tasks, informer)

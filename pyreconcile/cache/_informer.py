@@ -15,6 +15,7 @@ from pyreconcile.cache._consistency import PendingWrites
 from pyreconcile.cache._options import Scope
 from pyreconcile.cache._reflector import Reflector, Sink
 from pyreconcile.cache._registration import NOTHING, Change, EventHandler, InformerStoppedError, Registration
+from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction, Store, key_of
 
 T = TypeVar("T", bound=KubeObject)
@@ -46,12 +47,14 @@ class Informer(Generic[T]):
         make_reflector: MakeReflector,
         *,
         resync: Callable[[], float] = lambda: 0.0,
+        field_sets: FieldSets | None = None,
     ) -> None:
         self.kind = kind
         self.store = Store()
         self._resync = resync
         self._registrations: list[Registration] = []
-        self._parts = tuple(Part(scope, self) for scope in scopes)
+        share = (field_sets or FieldSets()).share
+        self._parts = tuple(Part(scope, self, share) for scope in scopes)
         whole = len(self._parts) == 1 and not self._parts[0].scope.namespace
         self._everything = self._parts[0] if whole else None
         self._reflectors = tuple(make_reflector(part.scope, part) for part in self._parts)
@@ -205,17 +208,25 @@ class Informer(Generic[T]):
 class Part(Sink):
     """What one list-and-watch of an informer has brought into the store."""
 
-    def __init__(self, scope: Scope, informer: Informer[Any]) -> None:
+    def __init__(self, scope: Scope, informer: Informer[Any], share: Callable[[RawObject], None]) -> None:
         self.scope = scope
         self.version = ""
         self.synced = False
         self.pending = PendingWrites()
         self._informer = informer
         self._store = informer.store
+        self._share = share
+
+    def prepare(self, obj: RawObject) -> RawObject:
+        """Make an object ready to be stored, as soon as it is parsed (rule IN-6)."""
+        if self.scope.transform is not None:
+            obj = self.scope.transform(obj)
+        self._share(obj)
+        return obj
 
     async def replace(self, objects: list[RawObject], version: str) -> None:
         """Make the store equal to a list: first what vanished goes, then the rest comes (rule IN-2)."""
-        listed = await self._transformed(objects)
+        listed = {key_of(obj): obj for obj in objects}
         done = 0
         for key in self._store.keys_where(self.scope.covers):
             if key not in listed:
@@ -236,8 +247,6 @@ class Part(Sink):
 
     def apply(self, change: str, obj: RawObject) -> None:
         """Take one change from the watch."""
-        if self.scope.transform is not None:
-            obj = self.scope.transform(obj)
         key = key_of(obj)
         if change != "DELETED":
             self._put(key, obj)
@@ -259,17 +268,6 @@ class Part(Sink):
         """Return the UID of the stored object of a key, empty for none."""
         stored = self._store.get(key)
         return stored["metadata"].get("uid", "") if stored is not None else ""
-
-    async def _transformed(self, objects: list[RawObject]) -> dict[str, RawObject]:
-        transform = self.scope.transform
-        listed = {}
-        for done, obj in enumerate(objects, 1):
-            if transform is not None:
-                obj = transform(obj)
-            listed[key_of(obj)] = obj
-            if done % SLICE == 0:
-                await anyio.lowlevel.checkpoint()
-        return listed
 
     def _put(self, key: str, obj: RawObject) -> None:
         informer = self._informer

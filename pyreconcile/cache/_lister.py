@@ -39,6 +39,7 @@ class Lister:
         resource: what to list.
         scope: namespace and selectors.
         limit: objects in one page.
+        prepare: applied to each object.
         after_page: called after each page of 256 KiB and more.
     """
 
@@ -49,6 +50,7 @@ class Lister:
         scope: Scope,
         *,
         limit: int = PAGE,
+        prepare: Callable[[RawObject], RawObject] | None = None,
         after_page: Callable[[], None] | None = None,
     ) -> None:
         self._transport = transport
@@ -56,6 +58,7 @@ class Lister:
         self._path = resource.path(scope.namespace)
         self._query = scope.query
         self._limit = limit
+        self._prepare = prepare
         self._after_page = after_page
         # A server without watch cache answers "any version" in pages; then later lists must be paged too (RF-7).
         self._server_pages = False
@@ -104,6 +107,8 @@ class Lister:
             # RF-10: the server leaves them out of the items of a list.
             item["apiVersion"] = api_version
             item["kind"] = item_kind
+        if self._prepare is not None:
+            items = [self._prepare(item) for item in items]
         if self._after_page is not None and len(body) > LARGE_PAGE:
             self._after_page()
         await anyio.lowlevel.checkpoint()

@@ -34,5 +34,5 @@ class LiveReader:
         """Return the scope's objects, or those of one of its namespaces, at the newest version."""
         if namespace and namespace != scope.namespace:
             scope = replace(scope, namespace=namespace, excluded=frozenset())
-        objects, _ = await Lister(self._transport, resource, scope).fetch("")
-        return objects if scope.transform is None else [scope.transform(obj) for obj in objects]
+        objects, _ = await Lister(self._transport, resource, scope, prepare=scope.transform).fetch("")
+        return objects

@@ -68,6 +68,9 @@ class Transport(Requests, Protocol):
 class Sink(Protocol):
     """Takes what a reflector sees, in order."""
 
+    def prepare(self, obj: RawObject) -> RawObject:
+        """Make a parsed object ready, before `replace` or `apply` is called with it; an error stops the round."""
+
     async def replace(self, objects: list[RawObject], version: str) -> None:
         """Take the full state at a version."""
 
@@ -143,7 +146,7 @@ class Reflector:
         self._sink = sink
         self._support = support or ServerSupport()
         self._lists = lists or anyio.Semaphore(1)
-        self._lister = Lister(transport, resource, scope, after_page=after_slices)
+        self._lister = Lister(transport, resource, scope, prepare=sink.prepare, after_page=after_slices)
         self._clock = clock
         self._random = random
         self._backoff = backoff or Backoff(clock=clock, random=random)
@@ -343,6 +346,7 @@ class Reflector:
                 sink.progressed(version)
             elif change in ("ADDED", "MODIFIED", "DELETED"):
                 stats.events += 1
+                obj = sink.prepare(obj)
                 if initial is not None:
                     if change == "DELETED":
                         initial.pop(key_of(obj), None)

@@ -294,6 +294,26 @@ async def test_ca_10_managed_fields_can_be_stripped(fake_server: Any, cached: An
         assert (await cache.get(ConfigMap, "n/a")).metadata.managed_fields is None
 
 
+async def test_equal_field_sets_of_cached_objects_are_kept_once(fake_server: Any, cached: Any):
+    server = fake_server()
+
+    def put(key: str, field: str) -> list[dict[str, Any]]:
+        managed = [{"manager": key, "fieldsV1": {"f:data": {f"f:{field}": {}}}}, {"manager": "none"}]
+        server.put(key)["metadata"]["managedFields"] = managed
+        server.history[-1][2]["metadata"]["managedFields"] = managed
+        return managed
+
+    expected = {"n/a": put("n/a", "x"), "n/b": put("n/b", "x"), "n/c": put("n/c", "y")}
+    async with cached(server) as cache:
+        assert len(await cache.list(ConfigMap)) == 3
+        expected["n/d"] = put("n/d", "x")
+        await anyio.sleep(1)
+        managed = {key: cache.get_raw(ConfigMap, key)["metadata"]["managedFields"] for key in expected}
+        assert managed == expected
+        first, *others = (managed[key][0]["fieldsV1"] for key in ("n/a", "n/b", "n/d", "n/c"))
+        assert [fields is first for fields in others] == [True, True, False]
+
+
 @pytest.mark.parametrize("key", ["a", "n/a/b", "", "n/"])
 async def test_ca_6_a_key_that_does_not_fit_the_kind_is_an_error(fake_server: Any, cached: Any, key: str):
     async with cached(fake_server()) as cache:

@@ -63,6 +63,9 @@ async def test_rf_5_both_ways_to_list_give_the_same_objects(client: Client, name
     objects = []
 
     class First(Sink):
+        def prepare(self, obj: Any) -> Any:
+            return obj
+
         async def replace(self, listed: list[Any], version: str) -> None:
             objects.extend(listed)
 

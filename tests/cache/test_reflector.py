@@ -31,6 +31,9 @@ class Sink:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
+    def prepare(self, obj: RawObject) -> RawObject:
+        return obj
+
     async def replace(self, objects: list[RawObject], version: str) -> None:
         self.calls.append(("replace", sorted(obj["metadata"]["name"] for obj in objects)))
 
