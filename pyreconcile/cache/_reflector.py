@@ -228,7 +228,8 @@ class Reflector:
                 if start and (is_too_old(error) or is_too_large(error)):
                     self._expired = True
                     continue
-                if isinstance(error, InvalidError | BadRequestError):
+                # Told from a selector that the server does not take, which says nothing about other kinds.
+                if isinstance(error, InvalidError | BadRequestError) and "sendInitialEvents" in error.message:
                     self._support.streaming_list = False
                 self._log.debug("streaming_list_failed", error=str(error))
                 return False

@@ -10,6 +10,7 @@ from pyreconcile.api import RawObject
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.cache import Backoff, Reflector, Scope, ServerSupport
 from pyreconcile.client import (
+    BadRequestError,
     ConnectionLostError,
     ExpiredError,
     ForbiddenError,
@@ -411,7 +412,15 @@ async def test_rf_5_a_server_without_streaming_lists_costs_one_request_once(scri
 
 
 @pytest.mark.parametrize(
-    "watch", [ForbiddenError("watch"), InternalServerError("no"), "error event", "end without mark", "silence"]
+    "watch",
+    [
+        ForbiddenError("watch"),
+        InternalServerError("no"),
+        BadRequestError("field label not supported: spec.x"),
+        "error event",
+        "end without mark",
+        "silence",
+    ],
 )
 async def test_rf_4_another_failure_of_the_streaming_list_gives_an_ordinary_list_for_this_round(
     scripted: Any, wire: Any, reflecting: Any, watch: Any
