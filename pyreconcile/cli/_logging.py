@@ -22,7 +22,10 @@ def configure(*, level: str, log_format: Format) -> None:
     ]
     factory: Any
     if log_format == "console" or (log_format == "auto" and sys.stderr.isatty()):
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        # Tracebacks without local variables: those may hold a Secret.
+        processors.append(
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        )
         factory = structlog.PrintLoggerFactory(file=sys.stderr)
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_dumps)]
