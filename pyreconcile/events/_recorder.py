@@ -212,7 +212,7 @@ class EventRecorder:
     ) -> None:
         """Record that something happened to ``obj``. Never waits, and never fails for reasons of the server.
 
-        Repeats that differ only in ``note`` become one event with a count. An event about a cluster-scoped object is
+        Repeats about the same version of the object become one event with a count, whatever their notes. An event about a cluster-scoped object is
         kept in namespace ``default``.
 
         Args:
@@ -246,12 +246,14 @@ def _reference(obj: KubeObject) -> RawObject:
         reference["namespace"] = metadata.namespace
     if metadata.uid:
         reference["uid"] = metadata.uid
+    if metadata.resource_version:
+        reference["resourceVersion"] = metadata.resource_version
     return reference
 
 
 def _identity(obj: KubeObject) -> tuple[Any, ...]:
-    # Without the version: else every write to the object would begin a new series.
-    return type(obj).resource.group_kind, obj.key, obj.metadata.uid
+    # With the version, as client-go's key has it: what is said of another state of the object is news, not a repeat.
+    return type(obj).resource.group_kind, obj.key, obj.metadata.uid, obj.metadata.resource_version
 
 
 def _cut(note: str) -> str:

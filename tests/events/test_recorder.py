@@ -78,7 +78,14 @@ async def test_ev_3_an_event_has_all_that_the_api_asks_for():
         "eventTime": "2026-01-02T03:04:05.000006Z",
         "reportingController": "web-controller",
         "reportingInstance": "web-controller-host",
-        "regarding": {"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "namespace": "ns", "uid": "u1"},
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": "web",
+            "namespace": "ns",
+            "uid": "u1",
+            "resourceVersion": "5",
+        },
         "related": {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "u2"},
         "type": "Normal",
         "reason": "Created",
@@ -94,6 +101,17 @@ async def test_ev_3_events_of_cluster_scoped_objects_go_to_default():
         events.recorder("c").event(NODE, "Warning", "Lost", "gone", action="Watch")
     assert client.created[0]["metadata"]["namespace"] == "default"
     assert "namespace" not in client.created[0]["regarding"]
+
+
+async def test_ev_2_what_is_said_of_another_version_of_the_object_is_an_event_of_its_own():
+    client = FakeClient()
+    events = broadcaster(client)
+    later = MAP.deep_copy()
+    later.metadata.resource_version = "6"
+    async with running(events):
+        for obj in (MAP, later):
+            events.recorder("c").event(obj, "Normal", "Created", f"at {obj.metadata.resource_version}", action="Make")
+    assert [event["note"] for event in client.created] == ["at 5", "at 6"]
 
 
 async def test_ev_2_repeats_become_a_series_whatever_their_notes():
