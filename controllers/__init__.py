@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "load", "webhook_configurations"]
 
 BUNDLED = {
+    "disaggregatedset": "pyreconcile_controllers.disaggregatedset",
+    "inferenceservice": "pyreconcile_controllers.inferenceservice",
     "leaderworkerset": "pyreconcile_controllers.leaderworkerset",
     "modelcache": "pyreconcile_controllers.modelcache",
 }

@@ -97,12 +97,12 @@ def next_state(rollout: Rollout, state: State) -> State | None:
     if grown != new and _fits(rollout, old, grown):
         return State(old, grown)
     drained = _with_orphans(rollout, _drained_in_proportion(rollout, state, steps), new)
-    if drained != old:
-        return State(drained, new)
+    if _shrinks(old, drained):
+        return State(tuple(map(min, old, drained)), new)
     forced = _drained_by_force(rollout, old, grown)
-    if forced == old:
+    if not _shrinks(old, forced):
         return None
-    return State(_with_orphans(rollout, forced, grown), grown)
+    return State(tuple(map(min, old, _with_orphans(rollout, forced, grown))), grown)
 
 
 def unstick(rollout: Rollout, state: State) -> State | None:
@@ -188,6 +188,11 @@ def _with_orphans(rollout: Rollout, old: Vector, new: Vector) -> Vector:
     if covered:
         return tuple(0 if index in present else have for index, have in enumerate(old))
     return tuple(1 if index in ended else have for index, have in enumerate(old))
+
+
+def _shrinks(old: Vector, wanted: Vector) -> bool:
+    """Tell whether some role gets fewer. One may be below what it should keep: then ``wanted`` has more for it."""
+    return any(want < have for have, want in zip(old, wanted, strict=True))
 
 
 def _ceil(dividend: int, divisor: int) -> int:

@@ -44,7 +44,7 @@ def is_stable(family: Family, roles: Sequence[Role]) -> bool:
 
 
 def plan(family: Family, roles: Sequence[Role]) -> list[Scaling]:
-    """Return what to scale in the next step, in this order: what grows, then what shrinks.
+    """Return what to scale in the next step: first what grows, then what shrinks, each in the order of the roles.
 
     Every role must have its LeaderWorkerSet of the current revision. Roles that only old revisions have take part
     with a target of 0. Nothing comes back only when the old revisions have no replicas left.
@@ -81,8 +81,8 @@ def _totals(order: Sequence[str], family: Family, *, initial: bool = False) -> l
 def _drained(family: Family, budget: Mapping[str, int]) -> list[Scaling]:
     before = [{role: child.replicas for role, child in revision.items()} for revision in family.old]
     return [
-        Scaling(revision[role], replicas)
+        Scaling(revision[role], kept[role])
         for revision, kept in zip(family.old, distribute(budget, before), strict=True)
-        for role, replicas in kept.items()
-        if replicas < revision[role].replicas
+        for role in budget
+        if role in kept and kept[role] < revision[role].replicas
     ]
