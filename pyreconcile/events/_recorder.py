@@ -212,8 +212,8 @@ class EventRecorder:
     ) -> None:
         """Record that something happened to ``obj``. Never waits, and never fails for reasons of the server.
 
-        Repeats about the same version of the object become one event with a count, whatever their notes. An event about a cluster-scoped object is
-        kept in namespace ``default``.
+        Repeats about the same version of the object become one event with a count, whatever their notes. An event
+        about a cluster-scoped object is kept in namespace ``default``.
 
         Args:
             obj: what the event is about.
