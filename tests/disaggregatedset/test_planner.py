@@ -259,6 +259,13 @@ def test_ds_16_unavailable_bound_holds_for_roles_that_do_not_grow(plan):
 
 
 @given(rollouts(limit=surge_only, same=True))
+def test_ds_1_no_role_that_keeps_its_replicas_serves_with_fewer_while_only_surge_is_allowed(plan):
+    # Old replicas go before those that come in the same step are ready.
+    for before, after in itertools.pairwise(states(plan)):
+        assert all(map(int.__ge__, map(int.__add__, after.old, before.new), plan.target))
+
+
+@given(rollouts(limit=surge_only, same=True))
 def test_ds_1_new_replicas_keep_the_ratio(plan):
     # Some share of the whole way gives each role's replicas, rounded up: no role is a whole replica off.
     steps = max(1, plan.steps)

@@ -169,6 +169,23 @@ def test_ds_16_several_old_revisions_are_drained_and_none_is_left_half(olds, tar
     }
 
 
+pair = st.tuples(st.integers(1, 6), st.integers(1, 6))
+
+
+@given(pair, st.lists(st.tuples(st.integers(0, 5), pair), max_size=4), pair)
+def test_ds_13_7_targets_that_change_on_the_way_do_not_stop_a_rollout(source, changes, target):
+    old, new = dict(zip(ROLES, source, strict=True)), dict.fromkeys(ROLES, 0)
+    script = [wanted for count, wanted in changes for _ in range(count)]
+    for _ in range(100):
+        raws = [*revision("old", *old.values(), initial=source), *revision("new", *new.values(), day=2)]
+        step = plan(Family.of(raws, "new"), roles(*(script.pop(0) if script else target)))
+        for item in step:
+            (old if item.child.revision == "old" else new)[item.child.role] = item.replicas
+        if not any(old.values()):
+            break
+    assert not any(old.values())
+
+
 def test_ds_6_family_sorts_by_revision_and_slice():
     raws = [
         *revision("a", 2, 2, day=1),

@@ -1,0 +1,43 @@
+"""What docs/disaggregatedset.md says is so."""
+
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from pyreconcile_controllers.disaggregatedset import DisaggregatedSet, Rollout, states
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"  # As kubectl asks.
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "disaggregatedset.md").read_text()
+SAMPLE = yaml.safe_load((DOCS / "examples" / "disaggregatedset.yaml").read_text())
+
+
+def test_the_table_of_the_rollout_is_the_planners():
+    rows = re.findall(r"^\| (\d+) \| (\d), (\d) \| (\d), (\d) \|", PAGE, re.MULTILINE)
+    replicas = [role["spec"]["replicas"] for role in SAMPLE["spec"]["roles"]]
+    expected = [(number, *state.old, *state.new) for number, state in enumerate(states(Rollout.of(replicas, replicas)))]
+    assert [tuple(map(int, row)) for row in rows] == expected
+
+
+def test_the_example_prints_what_it_says(capsys):
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out.split()[:2] == ["5,2|0,0", "5,2|2,1"]
+
+
+@pytest.mark.plane
+async def test_the_sample_comes_up_with_the_objects_of_the_page(sets):
+    sample = DisaggregatedSet.from_dict(SAMPLE)
+    sample.metadata.namespace = sets.namespace
+    await sets.client.create(sample)
+    await sets.available("chat")
+    assert len(await sets.pods(name="chat")) == 10
+    names = {lws.metadata.name for lws in (await sets.lws("chat")).values()}
+    assert names <= set(re.findall(r"chat-0-\w{8}-\w+", PAGE))
+    path = f"/apis/disaggregatedset.x-k8s.io/v1/namespaces/{sets.namespace}/disaggregatedsets"
+    table = orjson.loads(await sets.client.transport.request("GET", path, accept=TABLE))
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Available", "Progressing", "Age"]
+    assert table["rows"][0]["cells"][:3] == ["chat", "True", "False"]
