@@ -283,7 +283,8 @@ async def test_lws_15_29_a_set_being_deleted_is_left_alone(sets):
     await sets.client.delete(LeaderWorkerSet, sets.key("demo"), propagation="Foreground")
 
     async def gone():
+        if await sets.client.find(LeaderWorkerSet, sets.key("demo")) is not None:
+            return False
         return not await sets.pods() and await sets.set("demo") is None and not await sets.services()
 
     await sets.until(gone)
-    assert await sets.client.find(LeaderWorkerSet, sets.key("demo")) is None
