@@ -155,7 +155,7 @@ class Sets:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
-            present = len(await self.lws())
+            present = len(await self.client.list(LeaderWorkerSet, namespace=self.namespace))
 
             async def begun():
                 return len(watcher.replicas) >= present

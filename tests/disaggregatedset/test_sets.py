@@ -287,3 +287,46 @@ async def test_ds_3_without_its_webhook_what_is_not_supported_is_left_alone(sets
     await sets.happened("NotSupported")
     assert any("spec.slices" in note for note in await sets.notes())
     assert await sets.lws() == {}
+
+
+async def test_ds_13_14_service_of_another_owner_is_reported_and_left_alone(sets, role):
+    await sets.create(role("prefill", 0), role("decode", 0))
+    await sets.available()
+    (revision,) = await sets.revisions()
+    metadata = {"name": f"demo-0-{revision}-decode-prv", "namespace": sets.namespace}
+    foreign = await sets.client.create(Service(metadata=metadata, spec={"clusterIP": "None"}))
+    await sets.set_roles(role("prefill", 1), role("decode", 1))
+    await sets.happened("ServiceConflict")
+    assert (await sets.client.get(Service, foreign.key)).to_dict() == foreign.to_dict()
+
+
+async def test_ds_5_8_status_is_written_although_a_child_is_refused(sets, role):
+    await sets.create(role("prefill", size=0), role("decode"))
+    await sets.happened("FailedCreate")
+    assert any("size must be equal or greater than 1" in note for note in await sets.notes())
+
+    async def progressing():
+        status = (await sets.get()).status
+        return status and [(item.type, item.status) for item in status.conditions] == [("Progressing", "True")]
+
+    await sets.until(progressing)
+
+
+async def test_ds_5_2_leader_worker_set_of_a_slice_that_is_not_wanted_is_deleted(sets, role):
+    await sets.create(role("prefill"), role("decode"))
+    await sets.available()
+    surplus = next(iter((await sets.lws()).values())).deep_copy()
+    metadata = {
+        "name": "demo-1-x",
+        "namespace": sets.namespace,
+        "labels": {**surplus.metadata.labels, D + "slice": "1"},
+    }
+    metadata["ownerReferences"] = [item.to_dict() for item in surplus.metadata.owner_references]
+    made = LeaderWorkerSet.from_dict({"metadata": metadata, "spec": {**surplus.spec.to_dict(), "replicas": 0}})
+    await sets.client.create(made)
+
+    async def gone():
+        return await sets.client.find(LeaderWorkerSet, made.key) is None
+
+    await sets.until(gone)
+    assert "Deleted LeaderWorkerSet demo-1-x: slice 1 is gone" in await sets.until(sets.notes)
