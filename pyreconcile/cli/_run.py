@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +69,9 @@ def run(
 ) -> int:
     """Run bundled controllers until SIGTERM or SIGINT; a second one ends the process at once."""
     _logging.configure(level=log_level, log_format=log_format)
+    # The default of 700 new containers between two collections is for small programs: a manager makes that many in a
+    # few reconciles, and hardly any are cyclic.
+    gc.set_threshold(20_000, 20, 20)
     from pyreconcile.client import ConfigError
     from pyreconcile.election import LeadershipLostError
     from pyreconcile_controllers import load

@@ -186,14 +186,17 @@ class Transport:
             ConnectionLostError: no connection, or the answer was cut off.
         """
         what, url = f"GET {path}", self._url(path, query)
+        # A compressed stream stays so after its first objects; each later event then costs both sides more to pack
+        # and unpack than it saves.
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT, sock_read=idle_timeout)
         loads = self._credentials.loads if self._credentials else 0
-        response = await self._begin(url, {"Accept": accept}, timeout, what, idle_timeout)
+        response = await self._begin(url, dict(headers), timeout, what, idle_timeout)
         try:
             if response.status == 401 and self._credentials is not None:
                 response.close()
                 await self._credentials.renew_refused(loads)
-                response = await self._begin(url, {"Accept": accept}, timeout, what, idle_timeout)
+                response = await self._begin(url, dict(headers), timeout, what, idle_timeout)
             self._warnings.take(response.headers)
             if response.status != 200:
                 raise await self._refusal(response, what, idle_timeout)
