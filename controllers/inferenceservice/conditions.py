@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from pyreconcile_controllers.inferenceservice.observe import Failure
@@ -33,6 +33,7 @@ class Fact:
 
 
 TRUE: Final = Fact("True")
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def _ready(known: Mapping[str, ServiceCondition]) -> Fact:
     for status in ("False", "Unknown"):
         found = [condition for condition in dependents if condition.status == status]
         if found:
-            newest = max(found, key=lambda condition: condition.last_transition_time or datetime.min)
+            newest = max(found, key=lambda condition: condition.last_transition_time or _LONG_AGO)
             return Fact(status, newest.reason or "", newest.message or "")
     return TRUE if len(dependents) == len(DEPENDENTS) else Fact("Unknown")
 

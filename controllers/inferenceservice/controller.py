@@ -25,7 +25,14 @@ from pyreconcile_controllers.inferenceservice.objects import (
 from pyreconcile_controllers.inferenceservice.observe import Failure
 from pyreconcile_controllers.inferenceservice.routes import HTTP_ROUTE, Route, RouteSource, http_route, read_route
 from pyreconcile_controllers.inferenceservice.settings import Settings
-from pyreconcile_controllers.inferenceservice.status import Outcome, news, next_status, rollout_of, traffic_of
+from pyreconcile_controllers.inferenceservice.status import (
+    NO_GATEWAY_API,
+    Outcome,
+    news,
+    next_status,
+    rollout_of,
+    traffic_of,
+)
 from pyreconcile_controllers.inferenceservice.template import InvalidPredictorError, Template, render
 from pyreconcile_controllers.inferenceservice.types import (
     ClusterServingRuntime,
@@ -92,8 +99,9 @@ class InferenceServiceReconciler(Reconciler[InferenceService]):
         counts = traffic.replicas(wish, rollout, planned, seen, present, drained=wait <= 0)
         kept = traffic.kept(rollout, planned, present)
         failure = await self._apply_revisions(children, kept, counts, rollout.created)
-        if failure is None and rollout.created in children.records and not seen[rollout.created].up:
-            failure = await children.failure(self.cache, children.records[rollout.created])
+        newest = children.records.get(rollout.created)
+        if newest is not None and failure is None and not (rollout.ready == newest.name and seen[newest.name].up):
+            failure = await children.failure(self.cache, newest)
 
         error = await self._move(children, planned, seen)
         migrated = steady and planned.weights == planned.ideal and not planned.missing
@@ -251,7 +259,7 @@ class InferenceServiceReconciler(Reconciler[InferenceService]):
             kind = f"{HTTP_ROUTE.resource.kind} of {HTTP_ROUTE.resource.api_version}"
             return Fact(
                 "False",
-                "GatewayAPINotInstalled",
+                NO_GATEWAY_API,
                 f"the cluster has no {kind}: install the CRDs of the Gateway API; this controller looks again every "
                 f"{self._settings.discovery_period:g} s",
             )

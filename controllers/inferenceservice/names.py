@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Final
 
 NAME_LABEL: Final = "serving.kserve.io/inferenceservice"
@@ -27,7 +26,6 @@ _LONGEST = 63
 _APP_PREFIX = "isvc."
 # So that the label "app", with its prefix, stays a valid one.
 _LONGEST_REVISION = _LONGEST - len(_APP_PREFIX)
-_NUMBER = re.compile(r".*-(\d{5,})", re.ASCII)
 
 
 def child_name(parent: str, suffix: str, *, longest: int = _LONGEST) -> str:
@@ -46,12 +44,6 @@ def predictor_name(service: str) -> str:
 def revision_name(service: str, number: int) -> str:
     """Return the name of a revision, as in ``m-predictor-00001``."""
     return child_name(f"{service}-{PREDICTOR}", f"-{number:05d}", longest=_LONGEST_REVISION)
-
-
-def revision_number(name: str) -> int:
-    """Return the number in a revision's name, 0 for another name."""
-    match = _NUMBER.fullmatch(name)
-    return int(match[1]) if match else 0
 
 
 def labels(service: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pyreconcile_controllers.inferenceservice import names
 from pyreconcile_controllers.inferenceservice.conditions import (
@@ -28,7 +28,9 @@ from pyreconcile_controllers.inferenceservice.types import (
     TrafficTarget,
 )
 
-MODE = "Standard"
+MODE: Final = "Standard"
+NO_GATEWAY_API: Final = "GatewayAPINotInstalled"
+"""Reason of IngressReady while HTTPRoutes are not served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,8 @@ def next_status(service: InferenceService, outcome: Outcome, settings: Settings,
     present = service.status.conditions if service.status is not None else ()
     model = service.spec.predictor.model
     runtime = model.runtime if model is not None else None
-    routed = outcome.ingress is None or outcome.ingress.reason != "GatewayAPINotInstalled"
+    missing = outcome.ingress is not None and outcome.ingress.reason == NO_GATEWAY_API
+    routed = bool(outcome.plan.weights) and not missing
     front = f"http://{names.predictor_name(service.metadata.name)}.{service.metadata.namespace}.svc.cluster.local"
     component = _component(service).deep_copy()
     for field, value in (

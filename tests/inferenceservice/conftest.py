@@ -197,11 +197,23 @@ def gateway():
     return StandInGateway()
 
 
+@pytest.fixture(scope="session")
+def installed():
+    """The control planes that have the CRDs: to install them takes longer than most tests."""
+    return set()
+
+
+@pytest.fixture
+async def crds(client, control_plane, installed):
+    if control_plane.kubeconfig not in installed:
+        await install_crds(client, inferenceservice.MODELS)
+        await install_gateway_api(client)
+        installed.add(control_plane.kubeconfig)
+
+
 @pytest_asyncio.fixture
-async def services(manager, client, namespace, gateway, settings) -> AsyncIterator[Services]:
+async def services(crds, manager, client, namespace, gateway, settings) -> AsyncIterator[Services]:
     """The controller and the gateway at work in the test's namespace."""
-    await install_crds(client, inferenceservice.MODELS)
-    await install_gateway_api(client)
     inferenceservice.setup(manager, settings)
     gateway.serve(manager)
     async with running(manager):
