@@ -68,4 +68,8 @@ async def test_the_sample_rolls_out_as_the_page_tells(sets):
     ]
     assert {prefill for prefill, _ in totals} == {6, 7}
     assert {decode for _, decode in totals} == {2, 3}
-    assert len(await sets.pods(name="chat")) == 10
+
+    async def only_new_pods():
+        return len(await sets.pods(name="chat")) == 10
+
+    await sets.until(only_new_pods)
