@@ -153,12 +153,12 @@ class Services:
     async def route(self):
         return await self.client.find(HTTP_ROUTE, self.key)
 
-    async def set_pods(self, revision, **annotations):
+    async def set_pods(self, revision, *, service="m", **annotations):
         """Change how a revision's pods behave, by a patch of the running ones; None takes an annotation away."""
         changes = {f"{KWOK}{name.replace('_', '-')}": value for name, value in annotations.items()}
         pods = unstructured("v1", "Pod")
         for pod in await self.client.list(
-            pods, namespace=self.namespace, labels={"pyreconcile.dev/revision": f"m-predictor-{revision:05d}"}
+            pods, namespace=self.namespace, labels={"pyreconcile.dev/revision": f"{service}-predictor-{revision:05d}"}
         ):
             await self.client.patch(pods, pod.key, MergePatch({"metadata": {"annotations": changes}}))
 
