@@ -3,6 +3,10 @@
 States are C,Y,R,V: latest created, ready and rolled out, and previously rolled out.
 """
 
+import pytest
+
+pytestmark = pytest.mark.plane
+
 NEVER = {"kwok.pyreconcile.dev/never-ready": "true"}
 CRASH = {"kwok.pyreconcile.dev/crash": "true"}
 CLEAR = {"kwok.pyreconcile.dev/never-ready": None, "kwok.pyreconcile.dev/crash": None}

@@ -10,7 +10,8 @@ from pyreconcile.api.core_v1 import Service
 from pyreconcile.client import InvalidError, MergePatch
 from pyreconcile_controllers.inferenceservice import ClusterServingRuntime, InferenceService, ServingRuntime
 
-NEVER = {"kwok.pyreconcile.dev/never-ready": "true"}
+pytestmark = pytest.mark.plane
+
 CRASH = {"kwok.pyreconcile.dev/crash": "true"}
 
 

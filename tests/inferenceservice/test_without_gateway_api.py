@@ -15,6 +15,8 @@ from pyreconcile.testing import ControlPlane, running
 from pyreconcile_controllers import inferenceservice
 from pyreconcile_controllers.inferenceservice import InferenceService, Settings
 
+pytestmark = pytest.mark.plane
+
 KEY = "default/m"
 
 
