@@ -66,7 +66,7 @@ def configuration_of(obj: KubeObject, owner: KubeObject | None = None, subresour
     into its ``data``.
     """
     if owner is not None:
-        obj = obj.deep_copy()
+        obj = obj.model_copy(update={"metadata": obj.metadata.deep_copy()})
         set_controller_reference(obj, owner)
     raw = obj.to_dict()
     resource = type(obj).resource

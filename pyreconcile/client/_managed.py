@@ -92,7 +92,7 @@ def _empty_is_there(key: str, value: Any, node: RawObject | None, present: Any, 
     if is_empty(present):
         # The server drops what is empty, and may or may not record who owned it. Not so an empty map that is an
         # object of its own, such as emptyDir: {}; which maps are such ones is not known here.
-        return merging or value != {} or present == {}
+        return bool(merging or value != {} or present == {})
     return merging and isinstance(present, dict) and not any(child != "." for child in node or ())
 
 

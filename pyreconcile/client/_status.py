@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pyreconcile.api import Model, Unstructured
+from pyreconcile.api import KubeObject, Model, Unstructured
 from pyreconcile.client._core import T
 
 
 def with_status(obj: T, changes: Mapping[str, Any]) -> T:
     """Return a copy of ``obj`` with these fields of its status set; the status is made when there is none.
 
+    The copy has a status of its own and shares the rest with ``obj``: it is for sending, not for keeping.
+
     Raises:
         TypeError: the kind has no status, or its status has no such field.
         pydantic.ValidationError: a value has the wrong type.
     """
-    copy = obj.deep_copy()
-    if isinstance(copy, Unstructured):
-        copy["status"] = {**(copy.get("status") or {}), **changes}
-        return copy
+    if isinstance(obj, Unstructured):
+        changed = obj.deep_copy()
+        changed["status"] = {**(changed.get("status") or {}), **changes}
+        return changed
+    copy = obj.model_copy()
     model = _status_model(type(copy))
     for name in changes:
         if name not in model.model_fields:
@@ -29,9 +32,17 @@ def with_status(obj: T, changes: Mapping[str, Any]) -> T:
     if status is None:
         copy.__setattr__("status", model.model_validate(dict(changes)))
         return copy
+    status = status.deep_copy()
     for name, value in changes.items():
         model.__pydantic_validator__.validate_assignment(status, name, value)
+    copy.__setattr__("status", status)
     return copy
+
+
+def status_of(obj: KubeObject) -> Any:
+    """Return an object's status as parsed JSON; None when it has none."""
+    status = obj.get("status") if isinstance(obj, Unstructured) else getattr(obj, "status", None)
+    return status.to_dict() if isinstance(status, Model) else status
 
 
 def _status_model(kind: type[Model]) -> type[Model]:

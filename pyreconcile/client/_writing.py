@@ -24,7 +24,7 @@ from pyreconcile.client._errors import NotFoundError
 from pyreconcile.client._patch import MergePatch, Patch
 from pyreconcile.client._scale import Scale
 from pyreconcile.client._selectors import FieldSelector, LabelSelector, selection
-from pyreconcile.client._status import with_status
+from pyreconcile.client._status import status_of, with_status
 
 
 class WriteVerbs(Core):
@@ -94,13 +94,13 @@ class WriteVerbs(Core):
         """
         changed = with_status(obj, changes)
         if not await self._status_differs(obj, changed, edited=not changes):
-            return changed
+            return changed.deep_copy()
         return await self.update(changed, subresource="status")
 
     async def _status_differs(self, obj: KubeObject, changed: KubeObject, *, edited: bool) -> bool:
-        wanted = changed.to_dict().get("status")
+        wanted = status_of(changed)
         if self._settings.reader is None:
-            return edited or not semantic_equal(obj.to_dict().get("status"), wanted)
+            return edited or not semantic_equal(status_of(obj), wanted)
         live = await self._current_raw(type(obj), obj.key)
         if live is None or live["metadata"].get("resourceVersion") != obj.metadata.resource_version:
             return True
