@@ -86,6 +86,8 @@ class Core:
         self._transport = transport
         self._settings = settings
         self._discovery = discovery
+        # Asking a protocol whether something fits it takes microseconds, too long for every write.
+        self._raw_reader = settings.reader if isinstance(settings.reader, RawReader) else None
 
     @property
     def transport(self) -> Transport:
@@ -137,8 +139,8 @@ class Core:
         reader = self._settings.reader
         if reader is not None:
             try:
-                if isinstance(reader, RawReader):
-                    return await reader.find_raw(kind, key)
+                if self._raw_reader is not None:
+                    return await self._raw_reader.find_raw(kind, key)
                 found = await reader.find(kind, key)
                 return None if found is None else found.to_dict()
             except NotCachedError:

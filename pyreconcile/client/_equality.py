@@ -6,8 +6,11 @@ import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import orjson
+
 from pyreconcile.api import quantity
 
+_SORTED = orjson.OPT_SORT_KEYS
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 # Where built-in types hold quantities: maps from resource names to amounts, and single fields.
@@ -70,16 +73,19 @@ def semantic_equal(a: Any, b: Any, place: Place = ROOT, *, empty_maps_count: boo
         empty_maps_count: an empty map differs from an absent one, as it does where a type has a pointer:
             ``emptyDir: {}`` is a volume, ``namespaceSelector: {}`` means every namespace.
     """
+    if isinstance(a, dict | list) and orjson.dumps(a, option=_SORTED) == orjson.dumps(b, option=_SORTED):
+        return True  # the usual case, and the quickest to tell
+    return _equal(a, b, place, empty_maps_count)
+
+
+def _equal(a: Any, b: Any, place: Place, empty_maps_count: bool) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         for key, value in a.items():
-            other = b.get(key)
-            if not semantic_equal(value, other, place.inside(key), empty_maps_count=empty_maps_count):
+            if not _equal(value, b.get(key), place.inside(key), empty_maps_count):
                 return False
         return all(key in a or _may_be_absent(value, empty_maps_count) for key, value in b.items())
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(
-            semantic_equal(x, y, place, empty_maps_count=empty_maps_count) for x, y in zip(a, b, strict=True)
-        )
+        return len(a) == len(b) and all(_equal(x, y, place, empty_maps_count) for x, y in zip(a, b, strict=True))
     if a is None:
         return _may_be_absent(b, empty_maps_count)
     if b is None:

@@ -81,7 +81,7 @@ class WriteVerbs(Core):
 
         Nothing is sent when that changes nothing: compared with the cached object when it has the version of
         ``obj``, and without a cache with ``obj`` itself (then a status edited in place is sent only by a call
-        without ``changes``).
+        without ``changes``); the returned object then shares all but its status with ``obj``.
 
         Args:
             obj: the object as it was read.
@@ -94,7 +94,7 @@ class WriteVerbs(Core):
         """
         changed = with_status(obj, changes)
         if not await self._status_differs(obj, changed, edited=not changes):
-            return changed.deep_copy()
+            return changed
         return await self.update(changed, subresource="status")
 
     async def _status_differs(self, obj: KubeObject, changed: KubeObject, *, edited: bool) -> bool:
