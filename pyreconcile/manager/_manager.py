@@ -62,7 +62,7 @@ class Manager:
         self.options = options = options or ManagerOptions()
         self.metrics = metrics or Metrics()
         self.webhooks: WebhookServer | None = None
-        """The webhook server; None when the options have no ``webhook``."""
+        """The webhook server, None without ``webhook`` options. It listens if handlers were registered before `run`."""
         connection = options.connect
         if connection.metrics is None:
             connection = replace(connection, metrics=self.metrics)
@@ -103,8 +103,6 @@ class Manager:
                 self._lifecycle.http.add(server)
         if options.webhook is not None:
             self.webhooks = WebhookServer(options.webhook, metrics=self.metrics)
-            self._lifecycle.webhooks.add(self.webhooks)
-            self._health.readyz.add("webhook", self.webhooks.check_ready)
 
     async def __aenter__(self) -> Self:
         """Open the client."""
@@ -232,6 +230,9 @@ class Manager:
         self._check_open()
         self._check_not_started("run")
         lifecycle = self._lifecycle
+        if self.webhooks is not None and self.webhooks.paths:
+            lifecycle.webhooks.add(self.webhooks)
+            self._health.readyz.add("webhook", self.webhooks.check_ready)
         with ExitStack() as signals:
             if self.options.handle_signals:
                 signals.enter_context(stop_on_signals(lifecycle.stop_wanted.set, exit_process=self._exit_process))

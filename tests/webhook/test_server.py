@@ -13,7 +13,7 @@ from cryptography import x509
 from pyreconcile.api import unstructured
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
-from pyreconcile.webhook._certificates import CertificateAuthority
+from pyreconcile.webhook._authority import CertificateAuthority
 from pyreconcile.webhook._server import MAX_BODY
 
 Thing = unstructured("example.dev/v1", "Thing")
