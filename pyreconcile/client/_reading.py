@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from random import uniform
 from typing import Any, Self
 
@@ -98,7 +98,7 @@ class ReadVerbs(Core):
         resource_version: str = "",
         bookmarks: bool = False,
         timeout_seconds: float | None = None,
-    ) -> AsyncIterator[WatchEvent[T]]:
+    ) -> AsyncGenerator[WatchEvent[T], None]:
         """Yield changes from the server as they happen, on one connection.
 
         It ends when the server ends the watch. It neither lists nor resumes: the cache does. Close it (leave a

@@ -35,6 +35,13 @@ class LeaseLock(Protocol):
         """Replace it and return what the server made of it; fail when its version moved on."""
         ...
 
+    async def released(self) -> bool:
+        """Wait until nobody holds the Lease, and return True; return False when no more can be learnt for now.
+
+        It only shortens a candidate's wait, so a lock that cannot tell returns False at once.
+        """
+        ...
+
 
 def _wall() -> datetime:
     return datetime.now(UTC)
@@ -77,6 +84,7 @@ class Campaign:
         self._holder: str | None = None
         self._renewed_at = float("-inf")
         self._may_hold = False
+        self._given_up = anyio.Event()
         self.state = LeaseState(
             name=options.name,
             namespace=options.namespace,
@@ -91,11 +99,38 @@ class Campaign:
         return self._renewed_at + self._options.renew_deadline
 
     async def acquire(self) -> None:
-        """Try until the Lease is ours."""
+        """Try until the Lease is ours: every retry period, and at once when the holder gives it up."""
         options = self._options
-        while not (await self.try_once(options.renew_deadline) and self._clock() < self.until):
-            await self._sleep(options.retry_period * (1 + JITTER * self._random()))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch, name="watch of the Lease")
+            while not (await self.try_once(options.renew_deadline) and self._clock() < self.until):
+                await self._pause(options.retry_period * (1 + JITTER * self._random()))
+            tasks.cancel_scope.cancel()
         self._on_renewed(self.until)
+
+    async def _pause(self, seconds: float) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def wake() -> None:
+                await self._given_up.wait()
+                # Several candidates see it at once; one after the other they meet fewer conflicts.
+                await self._sleep(_RELEASE_PAUSE * self._random())
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wake)
+            await self._sleep(seconds)
+            tasks.cancel_scope.cancel()
+        self._given_up = anyio.Event()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                if await self._lock.released():
+                    self._given_up.set()
+            except Exception as error:
+                log.debug("election_watch_failed", lease=self._lease, error=repr(error))
+            # Whatever came of it, the Lease is looked at in any case after this time.
+            await self._sleep(self._options.retry_period)
 
     async def renew(self) -> str:
         """Keep the Lease; return the reason when it is lost.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
-from pyreconcile.api import RawObject, object_key, unstructured
+from pyreconcile.api import RawObject, object_key, split_key, unstructured
 from pyreconcile.client import Client, ConnectOptions, connect
 from pyreconcile.election._campaign import LeaseLock
 from pyreconcile.election._options import ElectionOptions
@@ -34,6 +34,15 @@ class ApiLeaseLock:
     async def update(self, lease: RawObject) -> RawObject:
         """Replace the Lease, if its version is still the one in ``lease``."""
         return (await self._client.update(_LEASE.from_dict(lease))).to_dict()
+
+    async def released(self) -> bool:
+        """Watch the Lease until it is empty or deleted; False when the watch ends before."""
+        namespace, name = split_key(self._key)
+        async with aclosing(self._client.watch(_LEASE, namespace=namespace, fields={"metadata.name": name})) as events:
+            async for event in events:
+                if event.type == "DELETED" or not (event.object.get("spec") or {}).get("holderIdentity"):
+                    return True
+        return False
 
 
 @asynccontextmanager

@@ -26,6 +26,7 @@ class Store:
         self.lease: dict[str, Any] | None = None
         self.version = 0
         self.calls: list[tuple[str, float]] = []
+        self.emptied = anyio.Event()
 
     def lock(self, fault: Fault | None = None, *, after: Fault | None = None) -> Lock:
         return Lock(self, fault, after)
@@ -36,6 +37,8 @@ class Store:
 
     def put(self, lease: dict[str, Any]) -> dict[str, Any]:
         self.version += 1
+        if not lease["spec"]["holderIdentity"]:
+            self.emptied.set()
         lease = copy_json(lease)
         lease["metadata"]["resourceVersion"] = str(self.version)
         self.lease = lease
@@ -76,6 +79,11 @@ class Lock:
         updated = self._store.put(lease)
         await self._end("update")
         return updated
+
+    async def released(self) -> bool:
+        await self._store.emptied.wait()
+        self._store.emptied = anyio.Event()
+        return True
 
 
 def now() -> float:
@@ -312,7 +320,7 @@ async def test_a_candidate_that_never_claimed_writes_nothing_at_release():
     assert store.calls == []
 
 
-async def test_le_6_after_a_release_the_next_one_leads_within_a_retry():
+async def test_le_6_after_a_release_the_next_one_leads_at_once():
     store = Store()
     first, second = campaign(store.lock(), "a"), campaign(store.lock(), "b", random=0.999)
     await first.acquire()
@@ -321,4 +329,23 @@ async def test_le_6_after_a_release_the_next_one_leads_within_a_retry():
         await anyio.sleep(1)
         await first.release()
     assert store.holder == "b"
-    assert now() <= 4.4
+    assert now() <= 1.1
+
+
+@pytest.mark.parametrize("outcome", [False, ConnectionError("cut")])
+async def test_le_6_without_a_watch_the_next_one_leads_within_a_retry(outcome: bool | Exception):
+    class Blind(Lock):
+        async def released(self) -> bool:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    store = Store()
+    first, second = campaign(store.lock(), "a"), campaign(Blind(store, None, None), "b", random=0.999)
+    await first.acquire()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(second.acquire)
+        await anyio.sleep(1)
+        await first.release()
+    assert store.holder == "b"
+    assert 1.1 < now() <= 4.4

@@ -52,6 +52,9 @@ class Store:
         self._enter()
         return self._put(lease, lease["metadata"]["resourceVersion"])
 
+    async def released(self) -> bool:
+        return False
+
     def _put(self, lease: dict[str, Any], version: str | None) -> dict[str, Any]:
         with self._mutex:
             if version != (None if self.lease is None else str(self.version)):

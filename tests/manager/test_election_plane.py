@@ -92,6 +92,10 @@ class _Cuttable:
         self._check()
         return await self._lock.get()
 
+    async def released(self) -> bool:
+        self._check()
+        return await self._lock.released()
+
     async def create(self, lease: RawObject) -> RawObject:
         self._check()
         return await self._lock.create(lease)
