@@ -133,16 +133,15 @@ def _options(
 
 
 async def _main(bundles: dict[str, Bundle], options: ManagerOptions, install: bool) -> None:
-    from pyreconcile.client import connect
     from pyreconcile.crd import install_crds
     from pyreconcile.manager import Manager
 
-    if install:
-        async with connect(options.connect) as client:
+    async with Manager(options) as manager:
+        if install:
+            client = manager.unfenced_client.live  # before the election, so that the kinds are there for all replicas
             await install_crds(client, [model for bundle in bundles.values() for model in bundle.MODELS])
             if options.leader_election is not None:
                 await _ensure_namespace(client, options.leader_election.namespace)
-    async with Manager(options) as manager:
         for bundle in bundles.values():
             bundle.setup(manager)
         if install and manager.webhooks is not None and manager.webhooks.paths:
