@@ -356,11 +356,13 @@ class Generator:
         names = sorted([*shared, *(name for part in parts.values() for name in part)])
         title = "meta/v1" if group == META else f"API group {GROUPS[group]}"
         lines = [self.doc(f"Models of {title}."), "from typing import TYPE_CHECKING", ""]
+        lines.append("from pyreconcile._lazy import lazy_names")
         if shared:
             lines.append(f"from pyreconcile.api._meta import {', '.join(shared)}")
-        lines += ["from pyreconcile.api.builtin._lazy import lazy_names", "", "if TYPE_CHECKING:"]
+        lines += ["", "if TYPE_CHECKING:"]
         lines += [f"    from pyreconcile.api.builtin.{m} import {', '.join(part)}" for m, part in parts.items()]
-        lines += ["else:", f"    __getattr__ = lazy_names(__name__, {json.dumps(parts)})", ""]
+        table = f'{json.dumps(parts)}, package="pyreconcile.api.builtin"'
+        lines += ["else:", f"    __getattr__ = lazy_names(__name__, {table})", ""]
         return "\n".join([*lines, f"__all__ = {json.dumps(names)}", ""])
 
 

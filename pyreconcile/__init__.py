@@ -11,8 +11,9 @@ The sub-packages have the rest: `pyreconcile.api` (object model and built-in kin
 Names are loaded when first used, so importing the package is cheap.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pyreconcile._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pyreconcile.api import (
@@ -114,16 +115,10 @@ _HOMES = {
     "manager": ("Manager", "ManagerOptions"),
     "webhook": ("WebhookOptions",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,9 @@
 Names are loaded when first used: the pytest plugin is imported in every pytest run of an environment with pyreconcile.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pyreconcile._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pyreconcile.testing._control_plane import ControlPlane
@@ -25,27 +26,16 @@ __all__ = [
     "stop_plane",
 ]
 
-_HOME_OF = {
-    "BuildError": "_errors",
-    "ComponentStatus": "_state",
-    "ControlPlane": "_control_plane",
-    "ControlPlaneError": "_errors",
-    "DownloadError": "_errors",
-    "PlaneStatus": "_state",
-    "ProgramNotFoundError": "_errors",
-    "plane_status": "_state",
-    "running": "_running",
-    "stop_plane": "_state",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "_control_plane": ["ControlPlane"],
+            "_errors": ["BuildError", "ControlPlaneError", "DownloadError", "ProgramNotFoundError"],
+            "_running": ["running"],
+            "_state": ["ComponentStatus", "PlaneStatus", "plane_status", "stop_plane"],
+        },
+    )
 
 
 def __dir__() -> list[str]:
