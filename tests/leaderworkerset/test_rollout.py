@@ -247,16 +247,60 @@ def slow_roll(states, step, partition):
     return min(part, partition)
 
 
+KINDS = (READY_OLD, BROKEN_OLD, READY_NEW, STARTING)
+
+
 def test_lws_6_3_roll_over_every_state_of_up_to_five_groups():
-    kinds = (READY_OLD, BROKEN_OLD, READY_NEW, STARTING)
+    count = 0
     for total in range(6):
-        for states in itertools.product(kinds, repeat=total):
-            for step in range(total + 2):
-                for partition in (0, total // 2, total):
-                    assert roll(states, step, partition) == slow_roll(states, step, partition)
+        for states in itertools.product(KINDS, repeat=total):
+            for step, partition in itertools.product(range(total + 2), range(total + 1)):
+                assert roll(states, step, partition) == slow_roll(states, step, partition)
+                count += 1
+    assert count == 52_186
+
+
+def slow_plan(wish, observed, states, *, changed):
+    """The table of LWS §6.3 row by row, and then the two cases in which we make no surge groups (O-15)."""
+    wanted, now = wish.replicas, observed.replicas
+    unready = sum(not (i < now and states[i].ready and states[i].updated) for i in range(wanted))
+
+    def want(missing):
+        return wanted + max(0, missing - wish.max_unavailable) if missing <= wish.max_surge else wish.burst
+
+    rolled = False
+    if changed:
+        row = (now, wanted) if now < wanted else (wanted, want(wanted))
+    elif observed.partition == 0 and now == wanted:
+        row = (0, wanted)
+    elif now < wanted:
+        row = (observed.partition, wanted)
+    elif observed.set_replicas != wanted:
+        row = (min(observed.partition, wish.burst), want(unready))
+    else:
+        rolled = True
+        row = (slow_roll(states, wish.max_unavailable + now - wanted, observed.partition), want(unready))
+    partition, replicas = row
+    if wish.floor >= wanted or (rolled and now == wanted and not any(state.old for state in states)):
+        replicas = wanted
+    return max(partition, wish.floor), replicas
+
+
+def test_lws_6_3_plan_over_every_state_of_up_to_three_groups():
+    count = 0
+    for wanted, unavailable, surge, floor in itertools.product(range(4), range(3), range(3), range(3)):
+        wish = strategy(wanted, unavailable, surge, floor)
+        for now, partition, scaled, changed in itertools.product(range(4), range(4), (0, 1), (False, True)):
+            observed = Observed(now, partition, wanted + scaled)
+            for states in itertools.product(KINDS, repeat=now):
+                result = plan(wish, observed, states, changed=changed)
+                assert (result.partition, result.replicas) == slow_plan(wish, observed, states, changed=changed)
+                count += 1
+    assert count == 146_880
 
 
 def test_lws_6_3_every_update_of_up_to_four_groups_ends_within_its_limits():
+    count = 0
     for replicas, unavailable, surge in itertools.product(range(1, 5), range(4), range(4)):
         wish = strategy(replicas, unavailable, surge)
         budget = wish.max_unavailable + wish.max_surge
@@ -274,6 +318,8 @@ def test_lws_6_3_every_update_of_up_to_four_groups_ends_within_its_limits():
             assert sim.settle() == (0, replicas)
             assert sim.groups == [READY_NEW] * replicas
             assert sim.least_ready >= max(0, sum(not bad for bad in broken) - unavailable)
+            count += 1
+    assert count == 396
 
 
 STATES = st.sampled_from([READY_OLD, BROKEN_OLD, READY_NEW, STARTING, ABSENT])
