@@ -72,7 +72,8 @@ def run(
     # The default of 700 new containers between two collections is for small programs: a manager makes that many in a
     # few reconciles, and hardly any are cyclic.
     gc.set_threshold(20_000, 20, 20)
-    from pyreconcile.client import ConfigError
+    from pyreconcile.client import ApiError, ConfigError
+    from pyreconcile.crd import CRDNotServedError
     from pyreconcile.election import LeadershipLostError
     from pyreconcile_controllers import load
 
@@ -84,7 +85,7 @@ def run(
         anyio.run(_main, load(names), options, settings["install"])
     except LeadershipLostError as error:
         raise click.ClickException(f"leadership was lost: {error}") from None
-    except (ConfigError, OSError) as error:
+    except (ApiError, ConfigError, CRDNotServedError, OSError) as error:
         raise click.ClickException(str(error)) from None
     return 0
 

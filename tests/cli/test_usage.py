@@ -48,13 +48,27 @@ def test_crds_prints_yaml_of_the_named_controllers():
     assert "leaderworkerset" not in done.stdout
 
 
-def test_an_unreachable_cluster_is_one_line_and_exit_code_1(tmp_path):
+@pytest.fixture
+def unreachable(tmp_path):
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],"
         " contexts: [{name: x, context: {cluster: c, user: ''}}], current-context: x}"
     )
-    done = pyreconcile("crds", "modelcache", "--apply", "--kubeconfig", str(kubeconfig))
+    return str(kubeconfig)
+
+
+def test_an_unreachable_cluster_is_one_line_and_exit_code_1(unreachable):
+    done = pyreconcile("crds", "modelcache", "--apply", "--kubeconfig", unreachable)
     assert done.returncode == 1
     assert "127.0.0.1" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unreachable_cluster_ends_run_install_without_a_traceback(unreachable):
+    off = [f"--{server}-bind-address=0" for server in ("metrics", "health-probe", "webhook")]
+    run = ["run", "--install", "--no-leader-elect", "--controllers", "modelcache", "--kubeconfig", unreachable]
+    done = pyreconcile(*run, *off)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("pyreconcile: GET /apis/apiextensions.k8s.io/")
+    assert "Traceback" not in done.stderr
