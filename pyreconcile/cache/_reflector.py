@@ -222,7 +222,7 @@ class Reflector:
                 if not self._listing:
                     raise
                 if _is_lost(error) or isinstance(error, TooManyRequestsError):
-                    self._note(error)
+                    self._failed(error)
                     await anyio.sleep(self._backoff.next())
                     continue
                 if start and (is_too_old(error) or is_too_large(error)):
@@ -275,9 +275,11 @@ class Reflector:
             if self._listing or not (_is_lost(error) or isinstance(error, TooManyRequestsError)):
                 raise
             # RF-11: the version is still good, so a new list would only add load.
-            self._note(error)
             if isinstance(error, TooManyRequestsError) or not self._lasted:
+                self._failed(error)
                 await anyio.sleep(self._backoff.next())
+            else:
+                self._note(error)
             return
         if not lasted:
             raise WatchFailedError(f"watch of {self._resource.plural} ended within {SHORT_WATCH:g} s and without event")

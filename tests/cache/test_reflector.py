@@ -5,6 +5,7 @@ from typing import Any
 import anyio
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from pyreconcile.api import RawObject
 from pyreconcile.api.core_v1 import ConfigMap
@@ -146,8 +147,10 @@ async def test_rf_11_refused_or_shed_watch_waits_longer_each_time_and_never_list
     scripted: Any, wire: Any, reflecting: Any, error: Exception
 ):
     transport = scripted(lists=[wire.list_answer([], 5)], watches=[error] * 4)
-    async with reflecting(transport) as bench:
-        await bench.until(lambda: len(transport.watched) == 5)
+    with capture_logs() as logs:
+        async with reflecting(transport) as bench:
+            await bench.until(lambda: len(transport.watched) == 5)
+        assert [entry["event"] for entry in logs] == ["watch_failed"] * 4
         waits = [after - before for before, after in zip(transport.times[1:], transport.times[2:], strict=False)]
         assert waits == pytest.approx([0.8, 1.6, 3.2, 6.4], abs=0.05)
         assert len(transport.listed) == 1
@@ -391,8 +394,10 @@ async def test_rf_4_streaming_list_that_is_refused_or_shed_is_tried_again(
     scripted: Any, wire: Any, reflecting: Any, error: Exception
 ):
     transport = scripted(watches=[error, error, [wire.bookmark(7, end=True), wire.SILENT]])
-    async with reflecting(transport, support=ServerSupport()) as bench:
-        await bench.until(lambda: bench.reflector.version == "7")
+    with capture_logs() as logs:
+        async with reflecting(transport, support=ServerSupport()) as bench:
+            await bench.until(lambda: bench.reflector.version == "7")
+        assert [entry["event"] for entry in logs] == ["watch_failed"] * 2
         assert transport.times[2] == pytest.approx(transport.times[0] + 0.8 + 1.6, abs=0.05)
         assert transport.listed == []
 
