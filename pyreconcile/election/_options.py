@@ -32,8 +32,8 @@ class ElectionOptions:
         lease_duration: how long the others wait after the last renewal they saw; whole seconds (default 15).
         renew_deadline: how long after its last renewal the leader goes on acting (default 10).
         retry_period: the wait between two tries (default 2).
-        release_on_cancel: whether a leader that stops empties the Lease, so that another one leads within a retry
-            instead of a lease duration (default yes; rule LE-6).
+        release_on_cancel: whether a leader that stops empties the Lease, so that another one leads at once instead of
+            after a lease duration (default yes; rule LE-6).
         labels: labels to set on the Lease (rule LE-10).
         health_tolerance: how long after the lease ran out the health check still holds (default 20; rule LE-9).
 
