@@ -76,7 +76,7 @@ async def _manager(kubeconfig: Path, log: Path) -> AsyncIterator[None]:
     command = [sys.executable, "-m", "pyreconcile", "run", "--install", "--no-leader-elect"]
     command += ["--kubeconfig", str(kubeconfig), "--webhook-bind-address", "127.0.0.1:0"]
     command += ["--metrics-bind-address", _OFF, "--health-probe-bind-address", _OFF]
-    environment = {**os.environ, "INFERENCESERVICE_PROPAGATION_SECONDS": "1"}
+    environment = {**os.environ, "INFERENCESERVICE_PROPAGATION": "1"}
     with log.open("wb") as output:
         async with await anyio.open_process(command, stdout=output, stderr=output, env=environment) as process:
             try:
