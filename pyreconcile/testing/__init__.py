@@ -10,6 +10,7 @@ from pyreconcile._lazy import lazy_names
 if TYPE_CHECKING:
     from pyreconcile.testing._control_plane import ControlPlane
     from pyreconcile.testing._errors import BuildError, ControlPlaneError, DownloadError, ProgramNotFoundError
+    from pyreconcile.testing._eventually import eventually
     from pyreconcile.testing._running import running
     from pyreconcile.testing._state import ComponentStatus, PlaneStatus, plane_status, stop_plane
 
@@ -21,6 +22,7 @@ __all__ = [
     "DownloadError",
     "PlaneStatus",
     "ProgramNotFoundError",
+    "eventually",
     "plane_status",
     "running",
     "stop_plane",
@@ -32,6 +34,7 @@ if not TYPE_CHECKING:
         {
             "_control_plane": ["ControlPlane"],
             "_errors": ["BuildError", "ControlPlaneError", "DownloadError", "ProgramNotFoundError"],
+            "_eventually": ["eventually"],
             "_running": ["running"],
             "_state": ["ComponentStatus", "PlaneStatus", "plane_status", "stop_plane"],
         },

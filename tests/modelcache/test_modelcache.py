@@ -7,15 +7,8 @@ from pyreconcile.api import unstructured
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.client import InvalidError, MergePatch
 from pyreconcile.crd import install_crds
-from pyreconcile.testing import running
+from pyreconcile.testing import eventually, running
 from pyreconcile_controllers.modelcache import ModelCache, setup
-
-
-async def until(probe, seconds=10.0):
-    with anyio.fail_after(seconds):
-        while not (found := await probe()):
-            await anyio.sleep(0.01)
-        return found
 
 
 @pytest.fixture
@@ -40,7 +33,7 @@ async def ready(client, cache):
         done = found.status and found.status.phase == "Ready"
         return found if done and found.status.observed_generation == found.metadata.generation else None
 
-    return await until(probe)
+    return await eventually(probe)
 
 
 async def test_a_cache_gets_its_config_map_finalizer_and_status(reconciling, client, namespace):
@@ -70,7 +63,7 @@ async def test_a_changed_spec_reaches_the_child(reconciling, client, namespace):
     async def probe():
         return (await client.get(ConfigMap, f"{namespace}/tiny-cfg")).data["replicas"] == "5"
 
-    await until(probe)
+    await eventually(probe)
 
 
 async def test_a_deleted_child_comes_back_and_drift_is_repaired(reconciling, client, namespace):
@@ -84,13 +77,13 @@ async def test_a_deleted_child_comes_back_and_drift_is_repaired(reconciling, cli
         found = await client.find(ConfigMap, key)
         return found is not None and found.metadata.uid != first.metadata.uid
 
-    await until(renewed)
+    await eventually(renewed)
     await client.patch(ConfigMap, key, MergePatch({"data": {"model": "drifted", "mine": "kept"}}))
 
     async def repaired():
         return (await client.get(ConfigMap, key)).data == {"model": "m", "replicas": "1", "mine": "kept"}
 
-    await until(repaired)
+    await eventually(repaired)
 
 
 async def test_deleting_a_cache_removes_its_finalizer_and_the_child_goes(reconciling, client, namespace):
@@ -101,12 +94,12 @@ async def test_deleting_a_cache_removes_its_finalizer_and_the_child_goes(reconci
     async def gone():
         return await client.find(ModelCache, cache.key) is None
 
-    await until(gone)
+    await eventually(gone)
 
     async def child_gone():
         return await client.find(ConfigMap, f"{namespace}/tiny-cfg") is None
 
-    await until(child_gone, 60)  # the garbage collector learns of a new kind within 30 s
+    await eventually(child_gone, timeout=60)  # the garbage collector learns of a new kind within 30 s
 
 
 async def test_a_settled_cache_is_not_written_again(reconciling, client, namespace):
