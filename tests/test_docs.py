@@ -78,6 +78,16 @@ async def test_the_server_takes_the_example(path, client, namespace):
         assert made.metadata.name == raw["metadata"]["name"]
 
 
+def test_the_sample_in_the_tutorial_is_the_example():
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert yaml.safe_load(block) == yaml.safe_load((ROOT / "docs" / "examples" / "modelcache.yaml").read_text())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_a_page_tells_to_apply_the_example(path):
+    assert any(f"-f docs/examples/{path.name}" in page.read_text() for page in (ROOT / "docs").glob("*.md"))
+
+
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
 def test_links_to_files_lead_somewhere(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
