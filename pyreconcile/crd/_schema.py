@@ -317,7 +317,10 @@ def _check_default(schema: RawObject, where: str) -> None:
     elif isinstance(value, str):
         fits = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        fits = schema.get("minimum", value) <= value <= schema.get("maximum", value)
+        low, high = schema.get("minimum"), schema.get("maximum")
+        above = low is None or value > low or (value == low and not schema.get("exclusiveMinimum"))
+        below = high is None or value < high or (value == high and not schema.get("exclusiveMaximum"))
+        fits = above and below
     if not fits:
         raise SchemaError(f"{where}: the default {value!r} breaks the field's own bounds")
 

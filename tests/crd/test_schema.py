@@ -358,6 +358,8 @@ def test_recursion_is_refused_unless_it_is_cut():
         (list[dict[str, bytes]], ..., r"DemoSpec\.value\[\]\[\*\]: .*bytes"),
         (Literal["a", 1], ..., r"DemoSpec\.value: the values of an enum are all strings or all integers"),
         (Annotated[int, Field(ge=2)], 1, r"DemoSpec\.value: the default 1 breaks"),
+        (Annotated[int, Field(gt=0)], 0, r"DemoSpec\.value: the default 0 breaks"),
+        (Annotated[float, Field(lt=1)], 1.0, r"DemoSpec\.value: the default 1.0 breaks"),
         (Annotated[str, Field(min_length=1)], "", r"DemoSpec\.value: the default '' breaks"),
         (Literal["a"], "b", r"DemoSpec\.value: the default 'b' breaks"),
         (str, Field(json_schema_extra=list_type("set")), r"DemoSpec\.value: list_type is for lists"),
