@@ -72,8 +72,7 @@ class ReadVerbs(Core):
                 cluster-scoped kind.
         """
         checked_kind(kind, "list", "client.list(Pod, namespace=…)")
-        if namespace and not kind.resource.namespaced:
-            raise ValueError(f"namespace {namespace!r}: {kind.resource.kind} is cluster-scoped, leave it out")
+        _check_namespace(kind, namespace)
         reader = self._settings.reader
         if reader is not None:
             return from_reader(
@@ -114,7 +113,10 @@ class ReadVerbs(Core):
         Raises:
             ExpiredError: the resource version is too old; list again.
             ApiError: any other refusal, at the start or as an ERROR event.
+            ValueError: a namespace is given for a cluster-scoped kind.
         """
+        checked_kind(kind, "watch", "client.watch(Pod, namespace=…)")
+        _check_namespace(kind, namespace)
         seconds = uniform(*_WATCH_SECONDS) if timeout_seconds is None else timeout_seconds
         query = {"watch": "true", **selection(labels, fields), "timeoutSeconds": str(int(max(seconds, 1)))}
         if resource_version:
@@ -145,3 +147,8 @@ class ReadVerbs(Core):
             UnknownKindError: neither a model nor the server knows it.
         """
         return await self._discovery.kind_for(api_version, kind)
+
+
+def _check_namespace(kind: type[KubeObject], namespace: str) -> None:
+    if namespace and not kind.resource.namespaced:
+        raise ValueError(f"namespace {namespace!r}: {kind.resource.kind} is cluster-scoped, leave it out")

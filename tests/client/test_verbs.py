@@ -447,6 +447,7 @@ async def test_secrets_are_never_logged(client, namespace, capsys):
         (lambda c: c.apply(ConfigMap.from_dict({"metadata": {"namespace": "a", "generateName": "a"}})), "has no name"),
         (lambda c: c.list(ConfigMap, index=("a", "b")), "only a cache has indexes"),
         (lambda c: c.list(Namespace, namespace="a"), "cluster-scoped"),
+        (lambda c: anext(c.watch(Namespace, namespace="a")), "cluster-scoped"),
         (lambda c: c.delete_all_of(ConfigMap), "namespaced"),
     ],
 )
@@ -460,6 +461,7 @@ async def test_wrong_names_are_refused_before_anything_is_sent(logged, requests,
     ("call", "message"),
     [
         (lambda c: c.list("configmaps"), "list: str is not a kind"),
+        (lambda c: anext(c.watch("configmaps")), "watch: str is not a kind"),
         (lambda c: c.delete(ConfigMap), "write client.delete\\(ConfigMap, 'namespace/name'\\)"),
         (lambda c: c.patch(ConfigMap, MergePatch({})), "write client.patch\\(obj, patch\\)"),
         (lambda c: c.update_status(config_map("a"), phase="x"), "ConfigMap has no status"),
