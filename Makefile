@@ -37,7 +37,7 @@ format: env ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 types: env ## mypy --strict
-	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack
+	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -m hack.bench -m hack.generate -m hack.gateway_api
 
 generate: env ## write models and CRDs anew
 	$(BIN)/python -m hack.generate
