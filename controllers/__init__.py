@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyreconcile.manager import Manager
     from pyreconcile.webhook import WebhookServer
 
-__all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "load", "webhook_configurations"]
+__all__ = ["BUNDLED", "Bundle", "UnknownControllerError", "check_names", "load", "webhook_configurations"]
 
 BUNDLED = {
     "disaggregatedset": "pyreconcile_controllers.disaggregatedset",
@@ -41,6 +41,19 @@ class UnknownControllerError(ValueError):
     """A name is not in `BUNDLED`."""
 
 
+def check_names(names: Iterable[str]) -> list[str]:
+    """Return the names, each once, in the given order; nothing is imported.
+
+    Raises:
+        UnknownControllerError: a name is unknown; the message lists those that exist.
+    """
+    checked = list(dict.fromkeys(names))
+    for name in checked:
+        if name not in BUNDLED:
+            raise UnknownControllerError(f"unknown controller {name!r}: choose from {', '.join(sorted(BUNDLED))}")
+    return checked
+
+
 def load(names: Iterable[str]) -> dict[str, Bundle]:
     """Import the named controllers, in the given order, each once.
 
@@ -48,9 +61,7 @@ def load(names: Iterable[str]) -> dict[str, Bundle]:
         UnknownControllerError: a name is unknown; the message lists those that exist.
     """
     bundles: dict[str, Bundle] = {}
-    for name in names:
-        if name not in BUNDLED:
-            raise UnknownControllerError(f"unknown controller {name!r}: choose from {', '.join(sorted(BUNDLED))}")
+    for name in check_names(names):
         bundles[name] = cast(Bundle, importlib.import_module(BUNDLED[name]))
     return bundles
 

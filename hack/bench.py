@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from hack.manager_process import manager_process
 from pyreconcile.api import unstructured
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.client import Client, ConnectOptions, MergePatch, connect
@@ -32,6 +31,7 @@ from pyreconcile.testing import ControlPlane
 from pyreconcile_controllers.modelcache import ModelCache
 
 NAMESPACE = "bench"
+_ONLY_MODELCACHE = ("--controllers", "modelcache", "--webhook-bind-address", "0")
 WAIT = 300.0  # seconds that any one step may take
 
 
@@ -91,20 +91,6 @@ class Usage:
         return cls(cpu, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
-@asynccontextmanager
-async def _manager(kubeconfig: Path, log: Path) -> AsyncIterator[Process]:
-    command = [sys.executable, "-m", "pyreconcile", "run", "--controllers", "modelcache", "--install"]
-    command += ["--no-leader-elect", "--kubeconfig", str(kubeconfig)]
-    for server in ("metrics", "health-probe", "webhook"):
-        command += [f"--{server}-bind-address", "0"]
-    with log.open("ab") as output:
-        async with await anyio.open_process(command, stdout=output, stderr=output) as process:
-            yield process
-            process.terminate()
-            with anyio.fail_after(30):
-                await process.wait()
-
-
 async def _measure(client: Client, kubeconfig: Path, log: Path, count: int, submitters: int) -> dict[str, float]:
     caches, configs = Seen(), Seen()
     out: dict[str, float] = {}
@@ -124,7 +110,7 @@ async def _measure(client: Client, kubeconfig: Path, log: Path, count: int, subm
         group.start_soon(configs.follow, client, ConfigMap, name="watch of ConfigMaps")
         await client.create(cache("probe"))
         start = time.perf_counter()
-        async with _manager(kubeconfig, log) as process:
+        async with manager_process(kubeconfig, *_ONLY_MODELCACHE, log=log) as process:
             await caches.until(lambda: "probe" in caches.ready)
             out["start to first Ready, s"] = time.perf_counter() - start
             await anyio.sleep(2)

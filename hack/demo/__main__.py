@@ -7,21 +7,22 @@ one that fails ends the demo with exit code 1.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
 import structlog
+from anyio.abc import Process
 from rich.console import Console
 from rich.markup import escape
 
 from hack.demo import _canary, _disaggregated, _groups
 from hack.demo._stage import DemoFailedError, Stage, sample
 from hack.gateway_api import GatewayApiError, StandInGateway, install_gateway_api
+from hack.manager_process import ManagerEndedError, manager_process
 from pyreconcile.client import ApiError, Client, ConnectOptions, connect
 from pyreconcile.manager import Manager, ManagerOptions
 from pyreconcile.testing import ControlPlane, ControlPlaneError, ProgramNotFoundError, running
@@ -70,27 +71,10 @@ async def _acts(stage: Stage, gateway: StandInGateway) -> None:
             await model_act(stage, gateway)
 
 
-@asynccontextmanager
-async def _manager(kubeconfig: Path, log: Path) -> AsyncIterator[None]:
-    """Run ``pyreconcile run --install`` beside the demo; stop it by SIGTERM."""
-    command = [sys.executable, "-m", "pyreconcile", "run", "--install", "--no-leader-elect"]
-    command += ["--kubeconfig", str(kubeconfig), "--webhook-bind-address", "127.0.0.1:0"]
-    command += ["--metrics-bind-address", _OFF, "--health-probe-bind-address", _OFF]
-    environment = {**os.environ, "INFERENCESERVICE_PROPAGATION": "1"}
-    with log.open("wb") as output:
-        async with await anyio.open_process(command, stdout=output, stderr=output, env=environment) as process:
-            try:
-                yield
-                if process.returncode is not None:
-                    raise DemoFailedError(f"the manager ended with code {process.returncode}")
-            finally:
-                with anyio.CancelScope(shield=True):
-                    if process.returncode is None:
-                        process.terminate()
-                    with anyio.move_on_after(15):
-                        await process.wait()
-                    if process.returncode is None:
-                        process.kill()
+def _manager(kubeconfig: Path, log: Path) -> AbstractAsyncContextManager[Process]:
+    """Run all bundled controllers beside the demo; pods that lost their traffic go after a second."""
+    quick = {"INFERENCESERVICE_PROPAGATION": "1"}
+    return manager_process(kubeconfig, "--webhook-bind-address", "127.0.0.1:0", log=log, environment=quick)
 
 
 @asynccontextmanager
@@ -133,7 +117,7 @@ def main() -> int:
     failures: list[BaseException] = []
     try:
         anyio.run(_play, console)
-    except* (DemoFailedError, ControlPlaneError, ProgramNotFoundError, GatewayApiError) as failed:
+    except* (DemoFailedError, ManagerEndedError, ControlPlaneError, ProgramNotFoundError, GatewayApiError) as failed:
         failures.append(_first(failed))
     for failure in failures:
         console.print(f"[red]✗ {escape(str(failure))}[/]")

@@ -24,17 +24,17 @@ DEFAULT_NAMESPACE: Final = "pyreconcile-system"
 log = structlog.get_logger()
 
 
-def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
-    from pyreconcile_controllers import BUNDLED
+def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
+    from pyreconcile_controllers import BUNDLED, UnknownControllerError, check_names
 
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if value == "all":
-        return tuple(sorted(BUNDLED))
+        return sorted(BUNDLED)
+    try:
+        names = check_names(name.strip() for name in value.split(",") if name.strip())
+    except UnknownControllerError as error:
+        raise click.BadParameter(str(error)) from None
     if not names:
         raise click.BadParameter(f"name at least one of {', '.join(sorted(BUNDLED))}")
-    for name in names:
-        if name not in BUNDLED:
-            raise click.BadParameter(f"unknown controller {name!r}: choose from {', '.join(sorted(BUNDLED))}")
     return names
 
 
@@ -62,7 +62,7 @@ _SECONDS: dict[str, Any] = {"type": float, "show_default": True, "metavar": "SEC
 @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True)
 def run(
     *,
-    names: tuple[str, ...],
+    names: list[str],
     log_level: str,
     log_format: _logging.Format,
     **settings: Any,

@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from pyreconcile.api import unstructured
 from pyreconcile.api.core_v1 import Pod, Service
-from pyreconcile.client import ConflictError, ForbiddenError, MergePatch, NotFoundError
+from pyreconcile.client import ForbiddenError, MergePatch
 from pyreconcile.crd import install_crds
 from pyreconcile.manager import Manager
-from pyreconcile.testing import running
+from pyreconcile.testing import eventually, running
 from pyreconcile.testing._running import in_own_task
 from pyreconcile.webhook import WebhookOptions, install, webhook_configurations
 from pyreconcile_controllers import disaggregatedset, leaderworkerset
@@ -112,17 +112,7 @@ class Sets:
 
     async def until(self, check, *, timeout=30, what=""):
         """Wait until an async check is true, and return what it gave."""
-        value = None
-        with anyio.move_on_after(timeout):
-            while True:
-                try:
-                    value = await check()
-                except (ConflictError, NotFoundError):
-                    value = None
-                if value:
-                    return value
-                await anyio.sleep(0.05)
-        raise AssertionError(f"not within {timeout} s: {what or check} (last {value!r})")
+        return await eventually(check, timeout=timeout, interval=0.05, what=what)
 
     async def available(self, name="demo"):
         """Wait until the set is Available for its newest generation with one revision left; return it."""

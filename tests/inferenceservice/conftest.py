@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 
-import anyio
 import pytest
 import pytest_asyncio
 
@@ -10,9 +9,9 @@ from hack.gateway_api import HTTP_ROUTE, StandInGateway, install_gateway_api
 from pyreconcile.api import unstructured
 from pyreconcile.api.apps_v1 import ControllerRevision, Deployment
 from pyreconcile.api.core_v1 import Service
-from pyreconcile.client import ConflictError, MergePatch, NotFoundError
+from pyreconcile.client import MergePatch
 from pyreconcile.crd import install_crds
-from pyreconcile.testing import running
+from pyreconcile.testing import eventually, running
 from pyreconcile_controllers import inferenceservice
 from pyreconcile_controllers.inferenceservice import InferenceService, ServingRuntime, Settings
 
@@ -167,17 +166,7 @@ class Services:
         return [event["reason"] for event in events if event["regarding"].get("kind") == "InferenceService"]
 
     async def until(self, check, *, timeout=20):
-        value = None
-        with anyio.move_on_after(timeout):
-            while True:
-                try:
-                    value = await check()
-                except (ConflictError, NotFoundError):
-                    value = None
-                if value:
-                    return value
-                await anyio.sleep(0.03)
-        raise AssertionError(f"not within {timeout} s: {check.__qualname__} (last {value!r})")
+        return await eventually(check, timeout=timeout, interval=0.03)
 
 
 def short(name):

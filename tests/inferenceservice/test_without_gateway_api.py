@@ -1,6 +1,5 @@
 """A cluster that has no HTTPRoutes at first: the controller runs, says so, and uses them as soon as they are there."""
 
-import anyio
 import pytest
 
 from hack.gateway_api import HTTP_ROUTE, install_gateway_api
@@ -8,10 +7,10 @@ from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.apps_v1 import Deployment
 from pyreconcile.api.core_v1 import Service
 from pyreconcile.cache import CacheOptions
-from pyreconcile.client import ConnectOptions, MergePatch, NotFoundError, connect
+from pyreconcile.client import ConnectOptions, MergePatch, connect
 from pyreconcile.crd import install_crds
 from pyreconcile.manager import Manager, ManagerOptions
-from pyreconcile.testing import ControlPlane, running
+from pyreconcile.testing import ControlPlane, eventually, running
 from pyreconcile_controllers import inferenceservice
 from pyreconcile_controllers.inferenceservice import InferenceService, Settings
 
@@ -28,14 +27,7 @@ async def plane():
 
 
 async def until(check, seconds=15):
-    with anyio.fail_after(seconds):
-        while True:
-            try:
-                if found := await check():
-                    return found
-            except NotFoundError:
-                pass
-            await anyio.sleep(0.03)
+    return await eventually(check, timeout=seconds, interval=0.03)
 
 
 def isvc(image):

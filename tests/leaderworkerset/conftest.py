@@ -4,16 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import anyio
 import pytest
 import pytest_asyncio
 
 from pyreconcile.api import unstructured
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
 from pyreconcile.api.core_v1 import Pod, Service
-from pyreconcile.client import ConflictError, MergePatch, NotFoundError
+from pyreconcile.client import MergePatch
 from pyreconcile.crd import install_crds
-from pyreconcile.testing import running
+from pyreconcile.testing import eventually, running
 from pyreconcile.testing._running import in_own_task
 from pyreconcile.webhook import WebhookOptions, install, webhook_configurations
 from pyreconcile_controllers import leaderworkerset
@@ -106,17 +105,7 @@ class Sets:
 
     async def until(self, check, *, timeout=20, what=""):
         """Wait until an async check is true, and return what it gave."""
-        value = None
-        with anyio.move_on_after(timeout):
-            while True:
-                try:
-                    value = await check()
-                except (ConflictError, NotFoundError):
-                    value = None
-                if value:
-                    return value
-                await anyio.sleep(0.05)
-        raise AssertionError(f"not within {timeout} s: {what or check} (last {value!r})")
+        return await eventually(check, timeout=timeout, interval=0.05, what=what)
 
     async def running(self, name, groups, size):
         """Wait until exactly these pods run and are ready; return them."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-import anyio
 import pytest
 from anyio.from_thread import BlockingPortal
 
 from pyreconcile.testing import ControlPlane
-
-T = TypeVar("T")
+from pyreconcile.testing import eventually as wait_until
 
 
 @pytest.fixture(scope="session")
@@ -32,17 +30,7 @@ def own_plane(control_plane: ControlPlane, _control_plane_portal: BlockingPortal
 def eventually() -> Callable[..., Awaitable[object]]:
     """Look until the answer is true, and return it; fails after the time limit."""
 
-    async def look(question: Callable[[], Awaitable[T]], timeout: float = 15) -> T:
-        answer = None
-        with anyio.move_on_after(timeout):
-            while True:
-                answer = await question()
-                if answer:
-                    return answer
-                await anyio.sleep(0.05)
-        raise AssertionError(f"not within {timeout} s; last answer: {answer!r}")
-
-    return look
+    return partial(wait_until, timeout=15, interval=0.05, not_yet=())
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ async def test_te_6_deletion_is_instant_or_delayed(client, namespace, see, event
     await client.create(pod(namespace))
     await see(ready)
     await client.delete(Pod, f"{namespace}/p")
-    await eventually(gone, 2)
+    await eventually(gone, timeout=2)
     await client.create(pod(namespace, delete_delay="700ms"))
     await see(ready)
     begun = time.monotonic()
