@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyreconcile.client import Client
 
 _POLL_SECONDS = 0.05
+_WATCH_SECONDS = 5.0
 
 
 class CRDNotServedError(TimeoutError):
@@ -28,7 +29,7 @@ async def install_crds(
     *,
     timeout: float = 30.0,
 ) -> list[CustomResourceDefinition]:
-    """Apply CRDs with server-side apply and wait until the server serves every version of them.
+    """Apply CRDs with server-side apply and wait until the server serves every version of them, watches too.
 
     A CRD that is already as it should be stays at its resource version. On cancellation, what was applied stays.
 
@@ -73,12 +74,16 @@ async def _served(client: Client, name: str, missing: dict[str, str]) -> CustomR
     """Poll until the CRD is established and discovery lists all its served versions; note what is missing so far."""
     while True:
         crd = await client.live.find(CustomResourceDefinition, name)
-        reason = "it was deleted" if crd is None else _not_established(crd) or await _undiscovered(client, crd)
+        reason = "it was deleted" if crd is None else await _lacking(client, crd)
         if crd is not None and not reason:
             del missing[name]
             return crd
         missing[name] = reason
         await anyio.sleep(_POLL_SECONDS)
+
+
+async def _lacking(client: Client, crd: CustomResourceDefinition) -> str:
+    return _not_established(crd) or await _undiscovered(client, crd) or await _unwatchable(client, crd)
 
 
 def _not_established(crd: CustomResourceDefinition) -> str:
@@ -108,4 +113,23 @@ async def _undiscovered(client: Client, crd: CustomResourceDefinition) -> str:
             return f"{path} is not served yet"
         if all(entry["name"] != crd.spec.names.plural for entry in listed["resources"]):
             return f"{path} does not list {crd.spec.names.plural} yet"
+    return ""
+
+
+async def _unwatchable(client: Client, crd: CustomResourceDefinition) -> str:
+    """Open a watch of each version: for a moment after discovery lists a kind its storage is still being set up."""
+    from pyreconcile.client import ForbiddenError, NotFoundError, TooManyRequestsError
+
+    for version in crd.spec.versions:
+        if not version.served:
+            continue
+        path = f"/apis/{crd.spec.group}/{version.name}/{crd.spec.names.plural}"
+        query = {"watch": "true", "timeoutSeconds": "1"}
+        try:
+            async with client.transport.stream(path, query=query, idle_timeout=_WATCH_SECONDS):
+                pass
+        except (NotFoundError, TooManyRequestsError) as error:
+            return f"{path} cannot be watched yet: {error}"
+        except ForbiddenError:
+            pass  # whoever applies CRDs need not have the right to read their objects
     return ""

@@ -140,6 +140,16 @@ async def test_installing_again_writes_nothing(crews: Client):
     assert [version.name for version in second.spec.versions] == ["v1", "v1beta1"]
 
 
+async def test_a_new_kind_can_be_watched_at_once(client: Client, scratch: list[str]):
+    for number in range(5):
+        name = f"Fresh{number}"
+        kind = type(name, (CustomResource[Spec, Status],), {"__module__": __name__}, group=GROUP, version="v1")
+        scratch.append(f"{kind.resource.plural}.{GROUP}")
+        await install_crds(client, [kind])
+        async with client.transport.stream(kind.resource.path(), query={"watch": "1"}, idle_timeout=5):
+            pass
+
+
 async def test_an_empty_default_and_a_subresource_come_and_go(client: Client, scratch: list[str]):
     def crow(*, status: bool, default: bool) -> RawObject:
         class Crow(CustomResource[Spec, Status], group=GROUP, version="v1", kind="Crow", status_subresource=status):
