@@ -37,9 +37,9 @@ format: env ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 types: env ## mypy --strict
-	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -m hack.bench -m hack.generate -m hack.gateway_api
+	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -m hack.bench -m hack.generate -m hack.rules -m hack.gateway_api
 
-generate: env ## write models and CRDs anew
+generate: env ## write models, CRDs and the table of rules anew
 	$(BIN)/python -m hack.generate
 
 .PHONY: generate-check

@@ -1,4 +1,4 @@
-"""Write everything in this repository that is generated: models of built-in kinds, and ``crds/``.
+"""Write everything in this repository that is generated: models of built-in kinds, ``crds/`` and ``docs/rules.md``.
 
 Usage: ``python -m hack.generate [--kubeconfig K] [--check]``. The models come from a running API server: the given one,
 or a control plane that is started for this. ``--check`` writes nothing and exits with 1 when a file is out of date; it
@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import click
 
+from hack import rules
 from hack.generate_models import API, GROUPS, ROOT, Generator, is_generated
 from hack.openapi import Server, read_server
 
@@ -75,6 +76,11 @@ def crd_changes(*, check: bool) -> list[Path]:
     return compare(crd_files(), owned, check=check)
 
 
+def rules_changes(*, check: bool) -> list[Path]:
+    """Write the table of rules and tests if it is not current, or with ``check`` only look; return the file."""
+    return compare({rules.PAGE: rules.page(*rules.current())}, set(), check=check)
+
+
 @click.command()
 @click.option("--kubeconfig", help="Kubeconfig of a running server to read the models from.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 when a file is out of date.")
@@ -83,10 +89,12 @@ def main(kubeconfig: str | None, check: bool) -> None:
     changed: list[Path] = []
     if kubeconfig or not check:
         changed += model_changes(anyio.run(_server, kubeconfig), check=check)
-    changed += crd_changes(check=check)
+    changed += crd_changes(check=check) + rules_changes(check=check)
     for path in sorted(changed):
         print(f"{'out of date' if check else 'written'}: {path}")
-    if check and changed:
+    wrong = rules.problems(*rules.current())
+    print("".join(f"{problem}\n" for problem in wrong), end="")
+    if check and (changed or wrong):
         sys.exit(1)
 
 
