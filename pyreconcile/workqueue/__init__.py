@@ -11,6 +11,7 @@ from pyreconcile.workqueue._limiters import (
     MaxOfRateLimiter,
     WindowedExponentialRateLimiter,
     WithMaxWaitRateLimiter,
+    default_item_rate_limiter,
     default_rate_limiter,
 )
 from pyreconcile.workqueue._priority import DEFAULT_AGEING, LOW_PRIORITY, PriorityQueue
@@ -33,5 +34,6 @@ __all__ = [
     "TimerHandle",
     "WindowedExponentialRateLimiter",
     "WithMaxWaitRateLimiter",
+    "default_item_rate_limiter",
     "default_rate_limiter",
 ]

@@ -180,9 +180,18 @@ class WithMaxWaitRateLimiter:
         return self._limiter.num_requeues(key)
 
 
-def default_rate_limiter() -> RateLimiter:
+def default_rate_limiter(*, time: Callable[[], float] = current_time) -> RateLimiter:
     """Return client-go's controller default: per key 5 ms to 1000 s, and over all keys 10 a second, burst 100 (WQ-16).
 
-    The classic `Queue` uses it; the `PriorityQueue` limits per key only.
+    The classic `Queue` uses it; the `PriorityQueue` limits per key only. As there, at most one failure counts in a
+    backoff window (WQ-18).
+
+    Args:
+        time: monotonic clock in seconds; by default the running loop's.
     """
-    return MaxOfRateLimiter(ItemExponentialRateLimiter(), BucketRateLimiter())
+    return MaxOfRateLimiter(WindowedExponentialRateLimiter(time=time), BucketRateLimiter(time=time))
+
+
+def default_item_rate_limiter() -> RateLimiter:
+    """Return client-go's item-based default: per key 1 ms to 1000 s, counting every try (WQ-16)."""
+    return ItemExponentialRateLimiter(0.001, 1000.0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
+from pyreconcile.workqueue._base import BaseQueue, K
 from pyreconcile.workqueue._delays import DelayHeap
-from pyreconcile.workqueue._getters import Getters
 from pyreconcile.workqueue._limiters import WindowedExponentialRateLimiter
-from pyreconcile.workqueue._types import Clock, QueueMetrics, RateLimiter, ShutDown, running_clock
-
-K = TypeVar("K", bound=Hashable)
+from pyreconcile.workqueue._types import Clock, QueueMetrics, RateLimiter, running_clock
 
 LOW_PRIORITY: Final = -100
 """Priority of work that can wait: the initial list and resyncs (PQ-13)."""
@@ -35,7 +32,7 @@ class _Entry(Generic[K]):
         self.since = 0.0  # when it became ready
 
 
-class PriorityQueue(Generic[K]):
+class PriorityQueue(BaseQueue[K]):
     """A queue of keys with priorities, delays and backoff; each key is in the hands of one worker at a time.
 
     A key has one entry however often it is added: its priority is the highest given, its time the earliest (PQ-4).
@@ -68,30 +65,26 @@ class PriorityQueue(Generic[K]):
     ) -> None:
         if ageing < 0:
             raise ValueError(f"ageing={ageing}: give priority points per second, 0 or more")
-        self.name = name
-        self._clock = clock or running_clock("the PriorityQueue")
-        self._time = self._clock.time
-        self._limiter = rate_limiter or WindowedExponentialRateLimiter(time=self._time)
-        self._metrics = metrics
+        clock = clock or running_clock("the PriorityQueue")
+        super().__init__(
+            clock=clock,
+            rate_limiter=rate_limiter or WindowedExponentialRateLimiter(time=clock.time),
+            metrics=metrics,
+            name=name,
+        )
         self._ageing = ageing
         self._entries: dict[K, _Entry[K]] = {}
-        self._locked: dict[K, float] = {}  # key → when it was handed out
         self._heap: list[tuple[float, int, _Entry[K]]] = []  # (rank, counter, entry): ready and not locked
         self._delays: DelayHeap[_Entry[K]] = DelayHeap(
-            self._clock, live=lambda entry, at: entry.ready_at == at, on_due=self._promote
+            clock, live=lambda entry, at: entry.ready_at == at, on_due=self._promote
         )
-        self._getters = Getters()
-        self._idle = Getters()
         self._counter = 0
         self._ready = 0
-        self._closed = False  # adds are ignored
         self._stopped = False  # gets end at once
-        if metrics is not None:
-            metrics.watch(self._unfinished)
 
     def __repr__(self) -> str:
         waiting = len(self._entries) - self._ready
-        return f"<PriorityQueue {self.name!r} ready={self._ready} waiting={waiting} locked={len(self._locked)}>"
+        return f"<PriorityQueue {self.name!r} ready={self._ready} waiting={waiting} locked={len(self._held)}>"
 
     def __len__(self) -> int:
         """Count the ready keys, those that a worker holds and were added again too; never the delayed ones (PQ-10)."""
@@ -123,29 +116,6 @@ class PriorityQueue(Generic[K]):
             self.add(key, priority=priority)
         elif not self._closed:
             self._add_delayed(key, delay, priority)
-
-    def add_rate_limited(self, key: K, *, priority: int = 0) -> None:
-        """Make ``key`` ready after the delay that the rate limiter gives it. Ignored after shutdown."""
-        if not self._closed:
-            self.add_after(key, self._limiter.when(key), priority=priority)
-
-    def add_with(self, *keys: K, after: float = 0.0, rate_limited: bool = False, priority: int | None = None) -> None:
-        """Add several keys, each with its own delay (PQ-3).
-
-        Args:
-            keys: what to add.
-            after: delay in seconds; 0 is none.
-            rate_limited: ask the rate limiter, once per key. With ``after`` too, the smaller delay holds.
-            priority: by default 0.
-        """
-        if self._closed:
-            return
-        for key in keys:
-            delay = after
-            if rate_limited:
-                limited = self._limiter.when(key)
-                delay = min(after, limited) if after > 0 else limited
-            self.add_after(key, delay, priority=priority or 0)
 
     def _add_delayed(self, key: K, delay: float, priority: int) -> None:
         if self._metrics is not None:
@@ -188,7 +158,7 @@ class PriorityQueue(Generic[K]):
     def _enter(self, entry: _Entry[K]) -> None:
         self._counter = counter = self._counter + 1
         entry.counter = counter
-        if entry.key not in self._locked:
+        if entry.key not in self._held:
             self._offer(entry)
 
     def _offer(self, entry: _Entry[K]) -> None:
@@ -220,36 +190,19 @@ class PriorityQueue(Generic[K]):
                 entry.counter = -1
                 del self._entries[key]
                 self._ready -= 1
-                self._locked[key] = now
+                self._held[key] = now
                 if self._metrics is not None:
                     self._metrics.depth(entry.priority, -1)
                     self._metrics.got(now - entry.since)
                 return key, entry.priority
         return None
 
-    async def get(self) -> K:
-        """Wait for a ready key and lock it until `done`; see `get_with_priority`."""
-        return (await self.get_with_priority())[0]
-
-    async def get_with_priority(self) -> tuple[K, int]:
-        """Wait for a ready key, lock it until `done`, and return it with its priority.
-
-        Nothing is taken from the queue when the call is cancelled.
-
-        Raises:
-            ShutDown: the queue was shut down, or is draining and empty.
-        """
-        while True:
-            taken = self.take()
-            if taken is not None:
-                return taken
-            if self._stopped or (self._closed and self._ready == 0):
-                raise ShutDown(self.name)
-            await self._getters.wait()
+    def _is_over(self) -> bool:
+        return self._stopped or (self._closed and self._ready == 0)
 
     def done(self, key: K) -> None:
         """Say that the worker has finished with ``key``; belongs in a ``finally``. Unknown keys are ignored."""
-        started = self._locked.pop(key, None)
+        started = self._held.pop(key, None)
         if started is None:
             return
         if self._metrics is not None:
@@ -259,16 +212,8 @@ class PriorityQueue(Generic[K]):
             self._offer(entry)
         if self._closed and self._ready == 0:
             self._getters.wake_all()
-            if not self._locked:
+            if not self._held:
                 self._idle.wake_all()
-
-    def forget(self, key: K) -> None:
-        """Clear the failures of ``key`` in the rate limiter; it does not end the work on it (WQ-17)."""
-        self._limiter.forget(key)
-
-    def num_requeues(self, key: K) -> int:
-        """Return the failures of ``key`` that the rate limiter counts."""
-        return self._limiter.num_requeues(key)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -290,12 +235,5 @@ class PriorityQueue(Generic[K]):
         self._entries = {key: entry for key, entry in self._entries.items() if entry.ready_at == _READY}
         if self._ready == 0:
             self._getters.wake_all()
-        while not self._stopped and (self._ready or self._locked):
+        while not self._stopped and (self._ready or self._held):
             await self._idle.wait()
-
-    def _unfinished(self) -> tuple[float, float]:
-        if not self._locked:
-            return 0.0, 0.0
-        now = self._time()
-        held = [now - started for started in list(self._locked.values())]  # scraped from any thread
-        return sum(held), max(held)

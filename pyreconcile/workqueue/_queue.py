@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
-from typing import Generic, TypeVar
 
+from pyreconcile.workqueue._base import BaseQueue, K
 from pyreconcile.workqueue._delays import DelayHeap
-from pyreconcile.workqueue._getters import Getters
 from pyreconcile.workqueue._limiters import default_rate_limiter
-from pyreconcile.workqueue._types import Clock, QueueMetrics, RateLimiter, ShutDown, running_clock
-
-K = TypeVar("K", bound=Hashable)
+from pyreconcile.workqueue._types import Clock, QueueMetrics, RateLimiter, running_clock
 
 
-class Queue(Generic[K]):
+class Queue(BaseQueue[K]):
     """A first-in-first-out queue of keys; each key is listed once and in the hands of one worker at a time.
 
     It has the interface of `PriorityQueue`; priorities are accepted and have no effect. A plain add does not call off
@@ -40,29 +36,25 @@ class Queue(Generic[K]):
         clock: Clock | None = None,
         name: str = "",
     ) -> None:
-        self.name = name
-        self._clock = clock or running_clock("the Queue")
-        self._time = self._clock.time
-        self._limiter = rate_limiter or default_rate_limiter()
-        self._metrics = metrics
+        clock = clock or running_clock("the Queue")
+        super().__init__(
+            clock=clock,
+            rate_limiter=rate_limiter or default_rate_limiter(time=clock.time),
+            metrics=metrics,
+            name=name,
+        )
         self._listed: deque[K] = deque()
         self._dirty: dict[K, float] = {}  # key → when it was added
-        self._processing: dict[K, float] = {}  # key → when it was handed out
         self._waiting: dict[K, float] = {}  # key → when its delay ends
         self._delays: DelayHeap[K] = DelayHeap(
-            self._clock, live=lambda key, at: self._waiting.get(key) == at, on_due=self._promote
+            clock, live=lambda key, at: self._waiting.get(key) == at, on_due=self._promote
         )
-        self._getters = Getters()
-        self._idle = Getters()
-        self._closed = False
         self._draining = False
-        if metrics is not None:
-            metrics.watch(self._unfinished)
 
     def __repr__(self) -> str:
         return (
             f"<Queue {self.name!r} listed={len(self._listed)} waiting={len(self._waiting)} "
-            f"processing={len(self._processing)}>"
+            f"processing={len(self._held)}>"
         )
 
     def __len__(self) -> int:
@@ -80,7 +72,7 @@ class Queue(Generic[K]):
         self._dirty[key] = self._time()
         if self._metrics is not None:
             self._metrics.added(0)
-        if key not in self._processing:
+        if key not in self._held:
             self._list(key)
 
     def add_after(self, key: K, delay: float, *, priority: int = 0) -> None:
@@ -98,25 +90,6 @@ class Queue(Generic[K]):
         if known is None or at < known:
             self._waiting[key] = at
             self._delays.push(key, at, now=now, live_count=len(self._waiting))
-
-    def add_rate_limited(self, key: K, *, priority: int = 0) -> None:
-        """Add ``key`` after the delay that the rate limiter gives it. Ignored after shutdown."""
-        if not self._closed:
-            self.add_after(key, self._limiter.when(key))
-
-    def add_with(self, *keys: K, after: float = 0.0, rate_limited: bool = False, priority: int | None = None) -> None:
-        """Add several keys, each with its own delay; as in `PriorityQueue.add_with`, without priorities."""
-        if self._closed:
-            return
-        for key in keys:
-            delay = after
-            if rate_limited:
-                limited = self._limiter.when(key)
-                delay = min(after, limited) if after > 0 else limited
-            if delay > 0 or rate_limited:
-                self.add_after(key, delay)
-            else:
-                self.add(key)
 
     def _list(self, key: K) -> None:
         self._listed.append(key)
@@ -141,51 +114,26 @@ class Queue(Generic[K]):
             return None
         key = self._listed.popleft()
         since = self._dirty.pop(key)
-        self._processing[key] = now
+        self._held[key] = now
         if self._metrics is not None:
             self._metrics.depth(0, -1)
             self._metrics.got(now - since)
         return key, 0
 
-    async def get(self) -> K:
-        """Wait for a listed key; it is in work until `done`. See `get_with_priority`."""
-        return (await self.get_with_priority())[0]
-
-    async def get_with_priority(self) -> tuple[K, int]:
-        """Wait for a listed key and return it with priority 0; it is in work until `done`.
-
-        Nothing is taken from the queue when the call is cancelled.
-
-        Raises:
-            ShutDown: the queue was shut down and nothing is listed (WQ-5).
-        """
-        while True:
-            taken = self.take()
-            if taken is not None:
-                return taken
-            if self._closed:
-                raise ShutDown(self.name)
-            await self._getters.wait()
+    def _is_over(self) -> bool:
+        return self._closed
 
     def done(self, key: K) -> None:
         """Say that the worker has finished with ``key``; belongs in a ``finally``. Unknown keys are ignored."""
-        started = self._processing.pop(key, None)
+        started = self._held.pop(key, None)
         if started is None:
             return
         if self._metrics is not None:
             self._metrics.done(self._time() - started)
         if key in self._dirty:
             self._list(key)
-        if not self._processing:
+        if not self._held:
             self._idle.wake_all()
-
-    def forget(self, key: K) -> None:
-        """Clear the failures of ``key`` in the rate limiter; it does not end the work on it (WQ-17)."""
-        self._limiter.forget(key)
-
-    def num_requeues(self, key: K) -> int:
-        """Return the failures of ``key`` that the rate limiter counts."""
-        return self._limiter.num_requeues(key)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -203,7 +151,7 @@ class Queue(Generic[K]):
         """
         self._close()
         self._draining = True
-        while self._draining and self._processing:
+        while self._draining and self._held:
             await self._idle.wait()
 
     def _close(self) -> None:
@@ -211,10 +159,3 @@ class Queue(Generic[K]):
         self._delays.close()
         self._waiting.clear()
         self._getters.wake_all()
-
-    def _unfinished(self) -> tuple[float, float]:
-        if not self._processing:
-            return 0.0, 0.0
-        now = self._time()
-        held = [now - started for started in list(self._processing.values())]  # scraped from any thread
-        return sum(held), max(held)
