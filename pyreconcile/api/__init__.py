@@ -15,6 +15,7 @@ from pyreconcile.api._object import (
     Unstructured,
     unstructured,
 )
+from pyreconcile.api._partial import PartialObjectMetadata, metadata_only
 from pyreconcile.api._registry import find_model, register, register_lazy
 from pyreconcile.api._resource import GroupVersionKind, Resource, object_key, split_api_version, split_key
 from pyreconcile.api._types import Base64, Entries, Int32, Int64, IntOrString, Items, MicroTime, Quantity, Time
@@ -36,6 +37,7 @@ __all__ = [
     "Model",
     "ObjectMeta",
     "OwnerReference",
+    "PartialObjectMetadata",
     "Quantity",
     "RawObject",
     "Resource",
@@ -46,6 +48,7 @@ __all__ = [
     "Unstructured",
     "copy_json",
     "find_model",
+    "metadata_only",
     "object_key",
     "register",
     "register_lazy",

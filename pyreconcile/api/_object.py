@@ -22,6 +22,10 @@ class KubeObject(Model):
     """An object that the API server stores. Every kind has ``resource`` on its class, and ``metadata``."""
 
     resource: ClassVar[Resource]
+    media_type: ClassVar[str] = "application/json"
+    """The form in which the server is asked for one object of the class."""
+    list_media_type: ClassVar[str] = "application/json"
+    """The form in which the server is asked for a list of them."""
 
     api_version: str = ""
     kind: str = ""

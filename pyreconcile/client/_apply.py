@@ -53,7 +53,9 @@ async def apply(
     if force:
         query["force"] = "true"
     body = orjson.dumps(configuration)
-    answer = await client._write("PATCH", path, body, query, content_type=_CONTENT_TYPE, idempotent=True)
+    answer = await client._write(
+        "PATCH", path, body, query, content_type=_CONTENT_TYPE, accept=type(obj).media_type, idempotent=True
+    )
     applied = type(obj).from_json(answer)
     client._note(applied, query)
     return applied

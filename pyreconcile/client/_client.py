@@ -73,8 +73,9 @@ async def connect(options: ConnectOptions | None = None, **overrides: Any) -> As
     """
     chosen = replace(options or ConnectOptions(), **overrides)
     loaded = await load_config(chosen)
+    observer = getattr(chosen.metrics, "request_details", None)
     try:
-        transport = Transport(
+        transport = (Transport if observer is None else partial(ObservedTransport, observer=observer))(
             loaded.configuration,
             credentials=loaded.credentials,
             user_agent=chosen.user_agent,

@@ -31,6 +31,7 @@ class Connection:
 
     def __init__(self, configuration: Configuration, user_agent: str) -> None:
         self._configuration = configuration
+        self._traces: list[aiohttp.TraceConfig] = []
         self._headers = {"User-Agent": user_agent, "Accept-Encoding": "gzip"}
         self._retired: list[Any] = []
         self._options: dict[str, Any] = {}
@@ -56,6 +57,13 @@ class Connection:
             headers=self._headers,
             skip_auto_headers=("Content-Type",),
         )
+        self._session.trace_configs.extend(self._traces)
+
+    def trace(self, trace: aiohttp.TraceConfig) -> None:
+        """Have requests traced from now on."""
+        trace.freeze()
+        self._traces.append(trace)
+        self._session.trace_configs.append(trace)
 
     async def send(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, timeout: aiohttp.ClientTimeout

@@ -102,8 +102,8 @@ class Core:
     def _with(self, **changes: Any) -> Self:
         return type(self)(self._transport, replace(self._settings, **changes), self._discovery)
 
-    async def _read(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
-        return await self._transport.request("GET", path, query=query)
+    async def _read(self, path: str, query: Mapping[str, str] | None = None, accept: str = JSON) -> bytes:
+        return await self._transport.request("GET", path, query=query, accept=accept)
 
     async def _write(
         self,
@@ -113,6 +113,7 @@ class Core:
         query: Mapping[str, str],
         *,
         content_type: str = JSON,
+        accept: str = JSON,
         idempotent: bool = False,
     ) -> bytes:
         return await self._transport.request(
@@ -121,6 +122,7 @@ class Core:
             query=query,
             body=body,
             content_type=content_type,
+            accept=accept,
             idempotent=idempotent,
             guard=self._settings.write_guard,
         )
@@ -130,7 +132,7 @@ class Core:
         if self._settings.reader is not None:
             return await self._settings.reader.find(kind, key)
         try:
-            return kind.from_json(await self._read(path_of(kind, key)))
+            return kind.from_json(await self._read(path_of(kind, key), accept=kind.media_type))
         except NotFoundError:
             return None
 
@@ -204,6 +206,17 @@ def collection_path(kind: type[KubeObject], namespace: str) -> str:
     if namespace and not resource.namespaced:
         raise ValueError(f"namespace {namespace!r}: {resource.kind} is cluster-scoped, leave it out")
     return resource.path(namespace)
+
+
+def check_whole(kind: type[KubeObject], verb: str) -> None:
+    """Refuse to write objects of which only the metadata is known (rule CL-4).
+
+    Raises:
+        TypeError: ``kind`` was made by `metadata_only`.
+    """
+    if kind.media_type != JSON:
+        name = kind.resource.kind
+        raise TypeError(f"{verb}: {kind.__name__} has only metadata, so use the class of {name} itself, or patch")
 
 
 def checked_kind(target: object, verb: str, example: str) -> type[KubeObject]:

@@ -41,7 +41,7 @@ class ReadVerbs(Core):
         """
         if self._settings.reader is not None:
             return await self._settings.reader.get(kind, key)
-        return kind.from_json(await self._read(path_of(kind, key)))
+        return kind.from_json(await self._read(path_of(kind, key), accept=kind.media_type))
 
     async def find(self, kind: type[T], key: str) -> T | None:
         """Return one object, or None when there is none."""
@@ -83,7 +83,7 @@ class ReadVerbs(Core):
         path, chosen = kind.resource.path(namespace), selection(labels, fields)
 
         async def fetch(query: dict[str, str]) -> bytes:
-            return await self._read(path, {**chosen, **query})
+            return await self._read(path, {**chosen, **query}, kind.list_media_type)
 
         return from_server(kind, fetch, limit)
 
@@ -124,7 +124,8 @@ class ReadVerbs(Core):
         if bookmarks:
             query["allowWatchBookmarks"] = "true"
         path = kind.resource.path(namespace)
-        async with self._transport.stream(path, query=query, idle_timeout=seconds + _IDLE_MARGIN) as lines:
+        idle = seconds + _IDLE_MARGIN
+        async with self._transport.stream(path, query=query, idle_timeout=idle, accept=kind.media_type) as lines:
             async for line in lines:
                 yield parse_event(kind, line)
 

@@ -160,6 +160,7 @@ class Transport:
             tries += 1
             if tries > _TRIES or monotonic() + wait > deadline:
                 raise failure
+            self._retrying(method, failure)
             if wait > _LOG_WAIT:
                 log.info("request_retried", method=method, path=path, wait=wait, error=str(failure))
             await self._sleep(wait)
@@ -275,6 +276,9 @@ class Transport:
         if isinstance(error, TimeoutError):
             return RequestTimeoutError(f"{what}: no answer from {self._host} within {limit:g} s", code=0)
         return connection_error(error, what, self._host, answered=answered)
+
+    def _retrying(self, method: str, failure: ApiError) -> None:
+        """For a subclass: a request is about to be sent again."""
 
     def _count(self, code: str, method: str) -> None:
         if self._metrics is not None:

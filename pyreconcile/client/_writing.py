@@ -14,6 +14,7 @@ from pyreconcile.client._core import (
     FieldValidation,
     Propagation,
     T,
+    check_whole,
     checked_kind,
     collection_path,
     path_of,
@@ -46,8 +47,10 @@ class WriteVerbs(Core):
         Raises:
             AlreadyExistsError: there is an object of that name.
             InvalidError: it breaks a rule of its schema.
+            TypeError: only its metadata is known (`pyreconcile.api.metadata_only`).
         """
         kind, metadata = type(obj), obj.metadata
+        check_whole(kind, "create")
         if not (metadata.name or metadata.generate_name):
             raise ValueError(f"metadata.name: the {kind.resource.kind} has neither name nor generate_name")
         path = collection_path(kind, metadata.namespace)
@@ -69,7 +72,9 @@ class WriteVerbs(Core):
         Raises:
             ConflictError: the object has changed since it was read; see `retry_on_conflict`.
             NotFoundError: there is no such object.
+            TypeError: only its metadata is known (`pyreconcile.api.metadata_only`).
         """
+        check_whole(type(obj), "update")
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         path = path_of_object(obj, subresource)
         updated = type(obj).from_json(await self._write("PUT", path, obj.to_json(), query))
@@ -149,7 +154,9 @@ class WriteVerbs(Core):
         kind, key, patch = _patch_target(target, rest)
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         path = path_of(kind, key, subresource)
-        answer = await self._write("PATCH", path, patch.to_json(), query, content_type=patch.content_type)
+        answer = await self._write(
+            "PATCH", path, patch.to_json(), query, content_type=patch.content_type, accept=kind.media_type
+        )
         patched = kind.from_json(answer)
         self._note(patched, query)
         return patched
