@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from pyreconcile.client._config import ConfigError, ConnectOptions, load_config
 from pyreconcile.client._core import Reader, Settings, WriteObserver
 from pyreconcile.client._discovery import Discovery
+from pyreconcile.client._observed import ObservedTransport
 from pyreconcile.client._reading import ReadVerbs
 from pyreconcile.client._transport import Transport
 from pyreconcile.client._writing import WriteVerbs

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyreconcile.metrics import Metrics
+from pyreconcile.metrics import CONTENT_TYPE, Metrics
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
@@ -27,6 +27,7 @@ def bounds(metrics: Metrics, name: str) -> list[float]:
     return [float(bound) for bound in found]
 
 
+@pytest.mark.rules("MT-1", "MT-2", "MT-3", "MT-4", "MT-5", "MT-8")
 def test_a_controllers_series_exist_with_zero_from_the_start():
     metrics = Metrics()
     metrics.controller("web")
@@ -43,6 +44,7 @@ def test_a_controllers_series_exist_with_zero_from_the_start():
         assert found[f"controller_runtime_{name}{{controller=web}}"] == 0
 
 
+@pytest.mark.rules("MT-1", "MT-2", "MT-3", "MT-4", "MT-5", "MT-6", "MT-7", "MT-8")
 def test_a_controller_counts_results_errors_and_workers():
     metrics = Metrics()
     web = metrics.controller("web")
@@ -67,6 +69,7 @@ def test_a_controller_counts_results_errors_and_workers():
         web.reconciled("maybe", 1)
 
 
+@pytest.mark.rules("MT-6", "MT-11", "MT-20")
 def test_buckets_are_those_of_controller_runtime():
     metrics = Metrics()
     metrics.controller("web")
@@ -77,8 +80,26 @@ def test_buckets_are_those_of_controller_runtime():
     decades = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100, 1000, float("inf")]
     assert bounds(metrics, "workqueue_queue_duration_seconds") == decades
     assert bounds(metrics, "workqueue_work_duration_seconds") == decades
+    metrics.webhook("/mutate")
+    assert bounds(metrics, "controller_runtime_webhook_latency_seconds") == [*tenths, *seconds, float("inf")]
 
 
+@pytest.mark.rules("MT-26")
+def test_histograms_are_classic_ones_in_the_text_format():
+    """Native ones exist in Prometheus's protobuf format only, which the library does not write."""
+    metrics = Metrics()
+    metrics.controller("web").reconciled("success", 0.2)
+    assert CONTENT_TYPE.startswith("text/plain; version=0.0.4")
+    [family] = [
+        family
+        for family in text_string_to_metric_families(metrics.render().decode())
+        if family.name == "controller_runtime_reconcile_time_seconds"
+    ]
+    assert {sample.name.removeprefix(family.name) for sample in family.samples} == {"_bucket", "_sum", "_count"}
+    assert all(sample.native_histogram is None for sample in family.samples)
+
+
+@pytest.mark.rules("MT-9", "MT-10", "MT-11", "MT-12")
 def test_a_queue_has_its_name_as_controller_too():
     metrics = Metrics()
     queue = metrics.queue("web")
@@ -117,6 +138,7 @@ def test_pq_12_priority_labels_are_bounded_and_depth_balances(priorities: list[i
     assert set(depths.values()) <= {0}
 
 
+@pytest.mark.rules("MT-13", "MT-19", "MT-20", "MT-21", "MT-22", "MT-23", "MT-24")
 def test_webhooks_requests_leader_and_certificates():
     metrics = Metrics()
     hook = metrics.webhook("/mutate")
@@ -149,6 +171,7 @@ def test_webhooks_requests_leader_and_certificates():
     assert samples(metrics)["leader_election_master_status{name=lease}"] == 0
 
 
+@pytest.mark.rules("MT-25")
 def test_process_and_python_series_are_on_the_same_registry():
     found = samples(Metrics())
     assert any(name.startswith("process_") for name in found)
@@ -195,9 +218,11 @@ def test_the_guide_lists_every_series_with_its_type_and_labels():
         (name, kind, tuple(re.sub(r":.*", "", labels).replace("–", "").strip().split(", ")))
         for name, kind, labels in listed
     }
-    families = vars(Metrics()._families).values()
+    metrics = Metrics()
+    metrics.observe_requests()
+    assert metrics.request_details is not None
     real = set()
-    for family in families:
+    for family in [*vars(metrics._families).values(), *vars(metrics.request_details._families).values()]:
         kind = type(family).__name__.lower()
         name = family._name + ("_total" if kind == "counter" else "")
         real.add((name, kind, family._labelnames or ("",)))
