@@ -15,12 +15,12 @@ class Getters:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Wait for a wake-up. On cancellation a wake-up that had arrived goes to the next task."""
+        """Wait for a wake-up. When the wait ends otherwise, a wake-up that had arrived goes to the next task."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
             await future
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or the coroutine was closed
             if future.done() and not future.cancelled():
                 self.wake()
             elif future in self._waiting:

@@ -219,8 +219,8 @@ class PriorityQueue(BaseQueue[K]):
 
     def shutdown(self) -> None:
         """Ignore adds and end every get, at once; what is ready is not handed out any more (PQ-11)."""
-        self._closed = self._stopped = True
-        self._delays.close()
+        self._stopped = True
+        self._close()
         self._getters.wake_all()
         self._idle.wake_all()
 
@@ -230,10 +230,13 @@ class PriorityQueue(BaseQueue[K]):
         Getters receive `ShutDown` when nothing is ready any more. The wait is bounded only by the workers: put it
         under a time limit, or call `shutdown` to end it. Cancellation ends the wait and leaves the queue draining.
         """
-        self._closed = True
-        self._delays.close()
-        self._entries = {key: entry for key, entry in self._entries.items() if entry.ready_at == _READY}
+        self._close()
         if self._ready == 0:
             self._getters.wake_all()
         while not self._stopped and (self._ready or self._held):
             await self._idle.wait()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._delays.close()
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.ready_at == _READY}

@@ -15,6 +15,7 @@ from pyreconcile.workqueue import (
 )
 
 
+@pytest.mark.rules("U-9")
 def test_wq_13_exponential_sequence_reaches_the_cap_after_18_steps():
     limiter = ItemExponentialRateLimiter()
     delays = [limiter.when("a") for _ in range(20)]
@@ -23,12 +24,14 @@ def test_wq_13_exponential_sequence_reaches_the_cap_after_18_steps():
     assert delays[18:] == [1000.0, 1000.0]
 
 
+@pytest.mark.rules("U-9")
 def test_wq_12_overflow_gives_the_cap():
     limiter = ItemExponentialRateLimiter(base=1.0, cap=5000.0)
     delays = [limiter.when("a") for _ in range(3000)]
     assert set(delays[13:]) == {5000.0}
 
 
+@pytest.mark.rules("U-9")
 def test_wq_12_forget_starts_again_and_keys_are_apart():
     limiter = ItemExponentialRateLimiter()
     limiter.when("a")

@@ -13,6 +13,7 @@ def queue(clock, metrics):
     return Queue(clock=clock, metrics=metrics, rate_limiter=ItemExponentialRateLimiter(1, 100), name="q")
 
 
+@pytest.mark.rules("U-1")
 def test_wq_2_same_key_added_many_times_runs_once(queue, metrics):
     for _ in range(5):
         queue.add("a")
@@ -24,6 +25,7 @@ def test_wq_2_same_key_added_many_times_runs_once(queue, metrics):
     assert metrics.adds == 1
 
 
+@pytest.mark.rules("U-2")
 def test_wq_3_add_while_processing_runs_exactly_once_more_after_done(queue, metrics):
     queue.add("a")
     queue.take()
@@ -49,6 +51,7 @@ def test_wq_4_done_puts_a_dirty_key_at_the_tail(queue):
     assert [queue.take()[0] for _ in range(3)] == ["b", "c", "a"]
 
 
+@pytest.mark.rules("U-3")
 async def test_wq_4_two_workers_never_hold_one_key():
     queue: Queue[str] = Queue()
     held: set[str] = set()
@@ -104,6 +107,7 @@ async def test_wq_5_shutdown_hands_out_what_is_listed_then_ends(queue):
         await queue.get()
 
 
+@pytest.mark.rules("U-4")
 async def test_wq_5_drain_waits_for_done_and_plain_shutdown_ends_the_wait(queue):
     for ending in ("done", "shutdown"):
         queue = Queue()
@@ -124,6 +128,7 @@ async def test_wq_5_drain_waits_for_done_and_plain_shutdown_ends_the_wait(queue)
                 await drained.wait()
 
 
+@pytest.mark.rules("U-5")
 async def test_wq_5_drain_with_a_key_dirty_and_processing_completes():
     queue: Queue[str] = Queue()
     queue.add("a")
@@ -148,6 +153,7 @@ async def test_wq_5_drain_with_a_key_dirty_and_processing_completes():
     assert seen == ["a"]
 
 
+@pytest.mark.rules("U-6")
 def test_wq_1_keys_taken_are_not_kept_in_memory(clock):
     import gc
     import weakref
@@ -176,6 +182,7 @@ def test_wq_8_delayed_add_counts_a_retry_even_without_delay(queue, metrics, cloc
     assert metrics.adds == 3
 
 
+@pytest.mark.rules("U-7")
 def test_wq_9_earlier_of_two_delays_holds_and_fires_once(queue, clock, metrics):
     queue.add_after("a", 5)
     queue.add_after("a", 1)
@@ -190,6 +197,7 @@ def test_wq_9_earlier_of_two_delays_holds_and_fires_once(queue, clock, metrics):
     assert metrics.adds == 1
 
 
+@pytest.mark.rules("U-8")
 def test_wq_9_many_delays_come_out_in_time_order(queue, clock):
     for n in (7, 3, 9, 1, 5, 2, 8, 4, 6):
         queue.add_after(n, float(n))
@@ -215,6 +223,7 @@ def test_wq_11_one_timer_serves_all_delays_and_looks_again_within_10_s(queue, cl
     assert len(queue) == 1000
 
 
+@pytest.mark.rules("WQ-17")
 def test_wq_12_rate_limited_adds_back_off_and_forget_is_not_done(queue, clock, metrics):
     queue.add("a")
     queue.take()
