@@ -5,14 +5,15 @@ from __future__ import annotations
 import builtins
 import random as _random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from pyreconcile.api import KubeObject, RawObject, Resource, split_key
+from pyreconcile.api import KubeObject, PartialObjectMetadata, RawObject, Resource, split_key
+from pyreconcile.api import metadata_only as metadata_of
 from pyreconcile.cache._errors import (
     CacheNotStartedError,
     CacheSyncTimeoutError,
@@ -29,10 +30,13 @@ from pyreconcile.cache._query import Query
 from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
 from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction, namespace_of
-from pyreconcile.cache._versions import parse_version
+from pyreconcile.cache._versions import newer
 from pyreconcile.client import not_found
 
 T = TypeVar("T", bound=KubeObject)
+
+Form: TypeAlias = tuple[Resource, bool]
+"""A resource, and whether only its objects' metadata is watched: each form has an informer of its own (CA-1)."""
 
 DECODE_SLICE = 100
 """Objects of a list that are decoded before other tasks get their turn."""
@@ -84,10 +88,10 @@ class Cache:
         self._support = ServerSupport()
         self._field_sets = FieldSets()
         self._lists = anyio.Semaphore(self._options.concurrent_lists)
-        self._by_resource: dict[Resource, Informer[Any]] = {}
+        self._informers: dict[Form, Informer[Any]] = {}
         self._by_kind: dict[type[KubeObject], Informer[Any]] = {}
         self._newest: dict[Resource, str] = {}
-        self._kind_options = {kind.resource: options for kind, options in self._options.by_kind.items()}
+        self._kind_options = {_form_of(kind): options for kind, options in self._options.by_kind.items()}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._started = anyio.Event()
         self._stopped = False
@@ -97,7 +101,7 @@ class Cache:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """All informers, running or about to."""
-        return tuple(self._by_resource.values())
+        return tuple(self._informers.values())
 
     @property
     def own_write_waits(self) -> int:
@@ -125,7 +129,7 @@ class Cache:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                for informer in self._by_resource.values():
+                for informer in self._informers.values():
                     self._start(tasks, informer)
                 self._started.set()
                 task_status.started()
@@ -135,7 +139,7 @@ class Cache:
             self._tasks = None
             self._stopped = True
             self._by_kind.clear()
-            for informer in self._by_resource.values():
+            for informer in self._informers.values():
                 informer.stop()
 
     async def wait_for_sync(self) -> None:
@@ -153,20 +157,36 @@ class Cache:
             late = [informer for informer in self.informers if not informer.has_synced]
             raise CacheSyncTimeoutError(self._late(late))
 
-    def informer(self, kind: type[T]) -> Informer[T]:
+    @overload
+    def informer(self, kind: type[T], *, metadata_only: Literal[False] = ...) -> Informer[T]: ...
+
+    @overload
+    def informer(self, kind: type[KubeObject], *, metadata_only: bool) -> Informer[Any]: ...
+
+    def informer(self, kind: type[T], *, metadata_only: bool = False) -> Informer[Any]:
         """Return the informer of a kind, starting it if the cache runs and else when it does. Never waits.
+
+        Args:
+            kind: the model class. One made by `pyreconcile.api.metadata_only` has an informer apart from the kind's
+                own, which asks the server for metadata alone (rules CA-1, CA-10).
+            metadata_only: return that informer, as if ``kind`` were ``metadata_only(kind)``.
 
         Raises:
             CacheNotStartedError: the cache has stopped.
             ValueError: the options do not suit the kind.
         """
-        resource = kind.resource
-        informer = self._by_resource.get(resource)
+        if metadata_only:
+            return self._informer(metadata_of(kind))
+        return self._informer(kind)
+
+    def _informer(self, kind: type[T]) -> Informer[T]:
+        resource, partial = form = _form_of(kind)
+        informer = self._informers.get(form)
         if informer is None:
             if self._stopped:
                 raise CacheNotStartedError(f"{resource.kind}: the cache has stopped")
             # RY-4 for writes before the kind was watched: its first list must not be older than they are.
-            first_version = self._newest.pop(resource, "0")
+            first_version = self._newest.get(resource, "0")
 
             def make(scope: Scope, sink: Sink) -> Reflector:
                 return Reflector(
@@ -174,6 +194,7 @@ class Cache:
                     resource,
                     scope,
                     sink,
+                    metadata_only=partial,
                     support=self._support,
                     first_version=first_version,
                     lists=self._lists,
@@ -182,17 +203,17 @@ class Cache:
                     clock=self._clock,
                 )
 
-            options = self._kind_options.get(resource, KindOptions())
+            options = self._kind_options.get(form) or self._kind_options.get((resource, False), KindOptions())
             scopes = scopes_for(resource, options, self._options)
             informer = Informer(kind, scopes, make, resync=self._resync, field_sets=self._field_sets)
-            self._by_resource[resource] = informer
+            self._informers[form] = informer
             if self._tasks is not None:
                 self._start(self._tasks, informer)
         return informer
 
     def remove_informer(self, kind: type[KubeObject]) -> None:
         """Stop watching a kind and forget its objects; asking for it later starts anew (rule CA-9)."""
-        informer = self._by_resource.pop(kind.resource, None)
+        informer = self._informers.pop(_form_of(kind), None)
         if informer is not None:
             informer.stop()
             self._by_kind = {known: other for known, other in self._by_kind.items() if other is not informer}
@@ -254,7 +275,7 @@ class Cache:
         Raises:
             CacheNotStartedError: the kind is not watched, or its first list is not in yet.
         """
-        informer = self._by_resource.get(kind.resource)
+        informer = self._informers.get(_form_of(kind))
         if informer is None or not informer.has_synced:
             raise CacheNotStartedError(f"{kind.resource.kind} is not in the cache yet: get its informer, wait_for_sync")
         return informer.store.get(key)
@@ -314,25 +335,29 @@ class Cache:
 
     def written(self, resource: Resource, key: str, resource_version: str) -> None:
         """Take note of an own write: later reads of the key or of all keys wait until the watch has shown it."""
-        informer = self._by_resource.get(resource)
-        if informer is None:
-            self._newest[resource] = _newer(resource_version, self._newest.get(resource))
-            return
-        part = informer.part_for(namespace_of(key))
-        if part is not None:
-            admitted = key in informer.store or part.scope.admits(key)
-            if admitted is not False:
-                part.pending.written(key, resource_version, part.version, doubtful=admitted is None)
+        self._newest[resource] = newer(resource_version, self._newest.get(resource, "0"))
+        for informer in self._forms(resource):
+            part = informer.part_for(namespace_of(key))
+            if part is not None:
+                admitted = key in informer.store or part.scope.admits(key)
+                if admitted is not False:
+                    part.pending.written(key, resource_version, part.version, doubtful=admitted is None)
 
     def deleted(self, resource: Resource, key: str, uid: str, resource_version: str | None) -> None:
         """Take note of an own delete; with a version when the object is only marked for deletion (rule RY-5)."""
         if resource_version:
             self.written(resource, key, resource_version)
             return
-        informer = self._by_resource.get(resource)
-        part = informer.part_for(namespace_of(key)) if informer is not None else None
-        if part is not None:
-            part.pending.deleted(key, uid, part.stored_uid(key))
+        for informer in self._forms(resource):
+            part = informer.part_for(namespace_of(key))
+            if part is not None:
+                part.pending.deleted(key, uid, part.stored_uid(key))
+
+    def _forms(self, resource: Resource) -> Iterator[Informer[Any]]:
+        for partial in (False, True):
+            informer = self._informers.get((resource, partial))
+            if informer is not None:
+                yield informer
 
     def check(self) -> None:
         """Tell whether the cache follows the server, for a readiness check.
@@ -365,7 +390,7 @@ class Cache:
         if self._tasks is None:
             state = "has stopped" if self._stopped else "does not run"
             raise CacheNotStartedError(f"{kind.__name__} cannot be read: the cache {state}")
-        if kind.resource not in self._by_resource and not self._options.start_on_read:
+        if _form_of(kind) not in self._informers and not self._options.start_on_read:
             raise CacheNotStartedError(f"{kind.__name__} is not watched: ask for its informer before reading it")
         informer = self.informer(kind)
         with anyio.move_on_after(self._options.sync_timeout) as scope:
@@ -400,8 +425,5 @@ def _check_key(resource: Resource, key: str) -> None:
         raise ValueError(f"key {key!r}: {resource.kind} is {scope}, write {form}")
 
 
-def _newer(version: str, known: str | None) -> str:
-    try:
-        return version if known is None or parse_version(version) > parse_version(known) else known
-    except ValueError:
-        return known or "0"
+def _form_of(kind: type[KubeObject]) -> Form:
+    return kind.resource, issubclass(kind, PartialObjectMetadata)

@@ -14,9 +14,9 @@ import anyio.lowlevel
 import orjson
 import structlog
 
-from pyreconcile.api import RawObject, Resource
+from pyreconcile.api import PartialObjectMetadata, RawObject, Resource
 from pyreconcile.cache._backoff import Backoff
-from pyreconcile.cache._lister import Lister, Requests, is_too_large, is_too_old
+from pyreconcile.cache._lister import JSON, Lister, Requests, is_too_large, is_too_old
 from pyreconcile.cache._options import Scope
 from pyreconcile.cache._store import key_of
 from pyreconcile.client import (
@@ -30,6 +30,9 @@ from pyreconcile.client import (
 )
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+METADATA_KIND = "PartialObjectMetadata"
+"""The kind under which a server sends an object's metadata alone."""
 
 WATCH_SECONDS = (300, 600)
 """The server ends a watch after a random time in this range (runtime contract, section 5.1)."""
@@ -60,9 +63,9 @@ class Transport(Requests, Protocol):
     """What a reflector needs of the client's transport."""
 
     def stream(
-        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = SILENCE
+        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = SILENCE, accept: str = JSON
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a stream of lines; ``idle_timeout`` is the longest silence in seconds."""
+        """Open a stream of lines in the form asked for; ``idle_timeout`` is the longest silence in seconds."""
 
 
 class Sink(Protocol):
@@ -112,6 +115,7 @@ class Reflector:
         resource: what to watch.
         scope: namespace and selectors.
         sink: takes state and changes.
+        metadata_only: whether to ask for nothing but the objects' metadata (rule CA-10).
         support: what is known about the server, shared by the reflectors of a process.
         first_version: version of the first list: ``"0"`` any state the server has at hand, ``""`` the newest, else
             one that is not older.
@@ -130,6 +134,7 @@ class Reflector:
         scope: Scope,
         sink: Sink,
         *,
+        metadata_only: bool = False,
         support: ServerSupport | None = None,
         first_version: str = "0",
         lists: anyio.Semaphore | None = None,
@@ -146,7 +151,12 @@ class Reflector:
         self._sink = sink
         self._support = support or ServerSupport()
         self._lists = lists or anyio.Semaphore(1)
-        self._lister = Lister(transport, resource, scope, prepare=sink.prepare, after_page=after_slices)
+        self._metadata_only = metadata_only
+        self._accept = PartialObjectMetadata.media_type if metadata_only else JSON
+        self._sent_kind = METADATA_KIND if metadata_only else resource.kind
+        self._lister = Lister(
+            transport, resource, scope, metadata_only=metadata_only, prepare=sink.prepare, after_page=after_slices
+        )
         self._clock = clock
         self._random = random
         self._backoff = backoff or Backoff(clock=clock, random=random)
@@ -305,7 +315,9 @@ class Reflector:
         try:
             # Two limits: a silent stream, and one that a proxy keeps alive past the server's own end (RF-16).
             with anyio.move_on_after(seconds + WATCH_MARGIN):
-                async with self._transport.stream(self._path, query=query, idle_timeout=self._silence) as lines:
+                async with self._transport.stream(
+                    self._path, query=query, idle_timeout=self._silence, accept=self._accept
+                ) as lines:
                     self._down_since = None
                     self._last_contact = self._clock()
                     await self._read(lines, known=start not in ("", "0"), listing=listing)
@@ -319,7 +331,7 @@ class Reflector:
     async def _read(self, lines: AsyncIterator[bytes], *, known: bool, listing: bool) -> None:
         sink = self._sink
         stats = self.stats
-        kind = self._resource.kind
+        kind = self._sent_kind
         initial: dict[str, RawObject] | None = {} if listing else None
         after_slices = self._after_slices
         async for line in lines:
@@ -349,6 +361,8 @@ class Reflector:
                 sink.progressed(version)
             elif change in ("ADDED", "MODIFIED", "DELETED"):
                 stats.events += 1
+                if self._metadata_only:
+                    obj["apiVersion"], obj["kind"] = self._resource.api_version, self._resource.kind
                 obj = sink.prepare(obj)
                 if initial is not None:
                     if change == "DELETED":

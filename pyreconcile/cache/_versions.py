@@ -12,3 +12,10 @@ def parse_version(text: str) -> int:
     if text.isdigit() and text.isascii() and text[0] != "0":
         return int(text)
     raise ValueError(f"resource version {text!r} is no decimal number without leading zero, so it has no order")
+
+
+def newer(version: str, known: str) -> str:
+    """Return the later of two versions; one without an order counts as earlier."""
+    if not version.isdigit() or not version.isascii():
+        return known
+    return version if (len(version), version) > (len(known), known) else known

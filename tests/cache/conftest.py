@@ -85,7 +85,7 @@ class Scripted:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = 330.0
+        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = 330.0, **_: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         self.watched.append(dict(query or {}))
         self.times.append(anyio.current_time())
@@ -202,7 +202,7 @@ class FakeServer:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = 330.0
+        self, path: str, *, query: Mapping[str, str] | None = None, accept: str = "", **_: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         query = dict(query or {})
         self.requests.append((path, query))
@@ -216,17 +216,18 @@ class FakeServer:
             raise ExpiredError("too old resource version")
         self.open_streams += 1
         try:
-            yield self._watch(_parts(path)[0], query)
+            yield self._watch(_parts(path)[0], query, partial="PartialObjectMetadata" in accept)
         finally:
             self.open_streams -= 1
 
-    async def _watch(self, namespace: str, query: dict[str, str]) -> AsyncIterator[bytes]:
+    async def _watch(self, namespace: str, query: dict[str, str], *, partial: bool) -> AsyncIterator[bytes]:
+        form = _metadata_of if partial else lambda obj: obj
         generation = self._generation
         if "sendInitialEvents" in query:
             position = self.version
             for obj in self._selected(namespace, query):
-                yield event("ADDED", obj)
-            yield bookmark(position, end=True, kind=self.kind)
+                yield event("ADDED", form(obj))
+            yield bookmark(position, end=True, kind="PartialObjectMetadata" if partial else self.kind)
             sent = len(self.history)
         else:
             position = int(query["resourceVersion"])
@@ -241,7 +242,7 @@ class FakeServer:
                     (not namespace or metadata["namespace"] == namespace)
                     and selector.matches(metadata.get("labels") or {})
                 ):
-                    yield event(change, obj)
+                    yield event(change, form(obj))
             changed = self._changed
             if generation == self._generation and (sent == len(self.history) or self.held):
                 await changed.wait()
@@ -256,6 +257,10 @@ class FakeServer:
             if (not namespace or obj["metadata"]["namespace"] == namespace)
             and selector.matches(obj["metadata"].get("labels") or {})
         ]
+
+
+def _metadata_of(obj: RawObject) -> RawObject:
+    return {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]}
 
 
 def _parts(path: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.looptime
 @pytest.fixture
 def cached(running: Any) -> Any:
     def cached(server: Any, *, metrics: Any = None, **options: Any) -> Any:
-        return running(Cache(server, CacheOptions(**options), metrics, clock=anyio.current_time))
+        return running(Cache(server, CacheOptions(**options), metrics, clock=anyio.current_time, random=lambda: 0.0))
 
     return cached
 
