@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pyreconcile.testing._control_plane import ControlPlane
     from pyreconcile.testing._errors import BuildError, ControlPlaneError, DownloadError, ProgramNotFoundError
     from pyreconcile.testing._eventually import eventually
+    from pyreconcile.testing._proxy import FaultProxy
+    from pyreconcile.testing._proxy_faults import Fault
+    from pyreconcile.testing._proxy_requests import Match, Matcher, ProxiedRequest
     from pyreconcile.testing._running import running
     from pyreconcile.testing._state import ComponentStatus, PlaneStatus, plane_status, stop_plane
 
@@ -20,8 +23,13 @@ __all__ = [
     "ControlPlane",
     "ControlPlaneError",
     "DownloadError",
+    "Fault",
+    "FaultProxy",
+    "Match",
+    "Matcher",
     "PlaneStatus",
     "ProgramNotFoundError",
+    "ProxiedRequest",
     "eventually",
     "plane_status",
     "running",
@@ -35,6 +43,9 @@ if not TYPE_CHECKING:
             "_control_plane": ["ControlPlane"],
             "_errors": ["BuildError", "ControlPlaneError", "DownloadError", "ProgramNotFoundError"],
             "_eventually": ["eventually"],
+            "_proxy": ["FaultProxy"],
+            "_proxy_faults": ["Fault"],
+            "_proxy_requests": ["Match", "Matcher", "ProxiedRequest"],
             "_running": ["running"],
             "_state": ["ComponentStatus", "PlaneStatus", "plane_status", "stop_plane"],
         },
