@@ -349,10 +349,13 @@ async def test_delay_stream_delivers_each_event_late_and_in_order(
 
 async def test_requests_that_need_an_upgraded_connection_are_refused_with_a_reason(control_plane: ControlPlane):
     headers = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
-    async with FaultProxy(control_plane.kubeconfig, tls=False) as proxy, aiohttp.ClientSession() as session:
-        async with session.get(f"{proxy.url}/x", headers=headers) as answer:
-            assert answer.status == 501
-            assert "upgraded" in (await answer.json())["message"]
+    async with (
+        FaultProxy(control_plane.kubeconfig, tls=False) as proxy,
+        aiohttp.ClientSession() as session,
+        session.get(f"{proxy.url}/x", headers=headers) as answer,
+    ):
+        assert answer.status == 501
+        assert "upgraded" in (await answer.json())["message"]
 
 
 class Scripted:
