@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import aiohttp
+from pyreconcile.client._http import LostError, SilentError
 
 _TURN = 256
 """Lines handed out in a row before other tasks get a turn (rule RF-17)."""
@@ -27,7 +27,7 @@ class Lines:
     limit counts as its end (rule RF-16).
     """
 
-    def __init__(self, source: ByteSource, failure: Callable[[aiohttp.ClientError], Exception]) -> None:
+    def __init__(self, source: ByteSource, failure: Callable[[LostError], Exception]) -> None:
         self._source = source
         self._failure = failure
         self._ready: deque[bytes] = deque()
@@ -52,10 +52,10 @@ class Lines:
     async def _read(self) -> None:
         try:
             chunk = await self._source.readany()
-        except aiohttp.SocketTimeoutError:
+        except SilentError:
             self._ended = True
             return
-        except aiohttp.ClientError as error:
+        except LostError as error:
             self._ended = True
             raise self._failure(error) from error
         if not chunk:

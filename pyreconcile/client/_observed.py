@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextvars import ContextVar
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any, Protocol
 
-import aiohttp
-from yarl import URL
-
 from pyreconcile.client._errors import ApiError
+from pyreconcile.client._http import Answer
 from pyreconcile.client._transport import Transport
 
 
@@ -41,45 +37,29 @@ class ObservedTransport(Transport):
     def __init__(self, *args: Any, observer: RequestObserver, **options: Any) -> None:
         super().__init__(*args, **options)
         self._observer = observer
-        self._connection.trace(_resolution_trace(observer))
 
-    async def _take_slot(self, method: str, url: URL, limit: float) -> None:
+    async def _take_slot(self, method: str, target: str, limit: float) -> None:
         began = perf_counter()
-        await super()._take_slot(method, url, limit)
+        await super()._take_slot(method, target, limit)
         now = perf_counter()
         self._observer.waited(method, self.host, now - began)
         _began.set(now)
 
     async def _exchange(
-        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, limit: float
-    ) -> tuple[int, bytes, float | None]:
+        self, method: str, target: str, head: bytes, body: bytes | None, limit: float, *, idempotent: bool
+    ) -> Answer:
         _began.set(perf_counter())
         received: int | None = None
         try:
-            answer = await super()._exchange(method, url, headers, body, limit)
-            received = len(answer[1])
+            answer = await super()._exchange(method, target, head, body, limit, idempotent=idempotent)
+            received = len(answer.body)
             return answer
         finally:
             seconds = perf_counter() - _began.get()
             self._observer.exchanged(method, self.host, seconds=seconds, sent=len(body or b""), received=received)
 
+    def _resolved(self, host: str, seconds: float) -> None:
+        self._observer.resolved(host, seconds)
+
     def _retrying(self, method: str, failure: ApiError) -> None:
         self._observer.retried(str(failure.code) if failure.code else "<error>", method, self.host)
-
-
-def _resolution_trace(observer: RequestObserver) -> aiohttp.TraceConfig:
-    trace = aiohttp.TraceConfig()
-
-    async def begin(
-        session: aiohttp.ClientSession, context: SimpleNamespace, _: aiohttp.TraceDnsResolveHostStartParams
-    ) -> None:
-        context.began = perf_counter()
-
-    async def end(
-        session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceDnsResolveHostEndParams
-    ) -> None:
-        observer.resolved(params.host, perf_counter() - context.began)
-
-    trace.on_dns_resolvehost_start.append(begin)
-    trace.on_dns_resolvehost_end.append(end)
-    return trace

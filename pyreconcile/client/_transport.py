@@ -1,25 +1,23 @@
-"""The one request path: bytes in, bytes out, over the aiohttp connections of kubernetes_asyncio (decision D3)."""
+"""The one request path: bytes in, bytes out."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-import aiohttp
 import anyio
 import structlog
-from yarl import URL
 
-from pyreconcile.client._connection import Connection, UnansweredError, connection_error
 from pyreconcile.client._credentials import Credentials
 from pyreconcile.client._errors import ApiError, RequestTimeoutError, error_from_answer
+from pyreconcile.client._http import Answer, LostError
 from pyreconcile.client._lines import Lines
+from pyreconcile.client._pool import ConnectError, Connections, UnansweredError, connection_error
 from pyreconcile.client._warnings import WarningLog
 
 if TYPE_CHECKING:
@@ -34,9 +32,10 @@ _LOST_WAIT = 1.0
 """Seconds before a request is sent again whose connection was lost (rule CL-11)."""
 _LOG_WAIT = 0.05
 """Waits above this many seconds are logged (rule CL-11)."""
-_CONNECT_LIMIT = 30.0
-"""Seconds for a stream's connection to be made and TLS agreed on."""
 _PATH_SAFE = "/:~@!$&'()*+,;="
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/:~@!$&'()*+,;=_.-]*")
+_QUERIES = 256
+"""Encoded queries remembered at most; most writes share a few."""
 
 log = structlog.get_logger()
 
@@ -60,12 +59,15 @@ class Transport:
     ) -> None:
         self._configuration = configuration
         self._credentials = credentials
-        self._connection = Connection(configuration, user_agent)
+        self._connections = Connections(configuration, resolved=self._resolved)
         self._base = str(configuration.host).rstrip("/")
-        self._host = self._base.partition("://")[2].partition("/")[0]
+        self._host, _, path = self._base.partition("://")[2].partition("/")
+        self._prefix = self._connections.target_prefix + (f"/{path}" if path else "")
+        self._static = {"Host": self._host, "User-Agent": user_agent, **self._connections.extra_headers}
+        self._heads: dict[tuple[str, ...], bytes] = {}
+        self._queries: dict[tuple[tuple[str, str], ...], str] = {}
         self._metrics = metrics
         self._timeout = timeout
-        self._timeouts = {timeout: aiohttp.ClientTimeout(total=timeout)}
         self._slots = asyncio.Semaphore(max_concurrent_requests)
         self._warnings = WarningLog()
         self._sleep = sleep
@@ -88,7 +90,7 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close all connections; requests in flight fail."""
-        await self._connection.aclose()
+        await self._connections.aclose()
 
     async def request(
         self,
@@ -126,30 +128,31 @@ class Transport:
             ConnectionLostError: no connection, or it was cut.
         """
         limit = self._timeout if timeout is None else timeout
-        url = self._url(path, query)
-        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
+        target = self._target(path, query)
+        head = self._head("gzip", accept, content_type if body is not None else "")
         again = method == "GET" if idempotent is None else idempotent
         deadline = monotonic() + limit
         tries, renewed = 0, False
         failure: ApiError
         while True:
             loads = self._credentials.loads if self._credentials else 0
-            if self._has_token:
-                await self._authorize(headers)
+            login = await self._authorize() if self._has_token else b""
             if guard is not None:
                 guard()
             try:
-                code, answer, retry_after = await self._exchange(method, url, headers, body, limit)
+                answer = await self._exchange(method, target, head + login, body, limit, idempotent=again)
             except ApiError as error:
                 self._count("<error>", method)
                 if not (again and isinstance(error, UnansweredError)):
                     raise
                 failure, wait = error, _LOST_WAIT
             else:
+                code = answer.status
                 self._count(str(code), method)
                 if 200 <= code < 300:
-                    return answer
-                failure = error_from_answer(code, answer, retry_after=retry_after)
+                    return answer.body
+                retry_after = _retry_after(answer)
+                failure = error_from_answer(code, answer.body, retry_after=retry_after)
                 if code == 401 and self._credentials is not None and not renewed:
                     renewed = True
                     await self._credentials.renew_refused(loads)
@@ -186,61 +189,55 @@ class Transport:
             RequestTimeoutError: no answer began within ``idle_timeout``.
             ConnectionLostError: no connection, or the answer was cut off.
         """
-        what, url = f"GET {path}", self._url(path, query)
+        target = self._target(path, query)
         # A compressed stream stays so after its first objects; each later event then costs both sides more to pack
         # and unpack than it saves.
-        headers = {"Accept": accept, "Accept-Encoding": "identity"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT, sock_read=idle_timeout)
-        loads = self._credentials.loads if self._credentials else 0
-        response = await self._begin(url, dict(headers), timeout, what, idle_timeout)
-        try:
-            if response.status == 401 and self._credentials is not None:
-                response.close()
-                await self._credentials.renew_refused(loads)
-                response = await self._begin(url, dict(headers), timeout, what, idle_timeout)
-            self._warnings.take(response.headers)
-            if response.status != 200:
-                raise await self._refusal(response, what, idle_timeout)
-            _keep_alive(response)
-            yield Lines(response.content, partial(connection_error, what=what, host=self._host, answered=True))
-        finally:
-            response.close()
-
-    async def _begin(
-        self, url: URL, headers: dict[str, str], timeout: aiohttp.ClientTimeout, what: str, limit: float
-    ) -> aiohttp.ClientResponse:
-        if self._has_token:
-            await self._authorize(headers)
-        try:
-            response = await self._connection.send("GET", url, headers, None, timeout)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            self._count("<error>", "GET")
-            raise self._failure(error, what, limit) from error
-        self._count(str(response.status), "GET")
-        return response
+        head = self._head("identity", accept, "")
+        renewed = False
+        while True:
+            loads = self._credentials.loads if self._credentials else 0
+            login = await self._authorize() if self._has_token else b""
+            opening = self._connections.stream(self._message("GET", target, head + login, None), idle_timeout)
+            try:
+                answer, body = await opening.__aenter__()
+            except (ConnectError, LostError, TimeoutError) as error:
+                self._count("<error>", "GET")
+                raise self._failure(error, f"GET {path}", idle_timeout) from error
+            try:
+                self._count(str(answer.status), "GET")
+                if answer.status == 401 and self._credentials is not None and not renewed:
+                    renewed = True
+                    await self._credentials.renew_refused(loads)
+                    continue
+                self._warnings.take(answer.all(b"warning"))
+                if answer.status != 200:
+                    raise error_from_answer(answer.status, answer.body, retry_after=_retry_after(answer))
+                yield Lines(body, lambda error: self._failure(error, f"GET {path}", idle_timeout))
+            finally:
+                await opening.__aexit__(None, None, None)
+            return
 
     async def _exchange(
-        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, limit: float
-    ) -> tuple[int, bytes, float | None]:
-        timeout = self._timeouts.get(limit)
-        if timeout is None:
-            timeout = aiohttp.ClientTimeout(total=limit)
-        await self._take_slot(method, url, limit)
-        response = None
+        self, method: str, target: str, head: bytes, body: bytes | None, limit: float, *, idempotent: bool
+    ) -> Answer:
+        await self._take_slot(method, target, limit)
         try:
-            response = await self._connection.send(method, url, headers, body, timeout)
-            answer = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._failure(error, f"{method} {url.path}", limit, answered=response is not None) from error
+            answer = await self._connections.exchange(
+                self._message(method, target, head, body), limit, idempotent=idempotent
+            )
+            for name, _ in answer.headers:
+                if name == b"Warning" or name == b"warning":
+                    self._warnings.take(answer.all(b"warning"))
+                    break
+                if name == b"Content-Encoding" or name == b"content-encoding":
+                    answer.body = answer.text_body()
+        except (ConnectError, LostError, TimeoutError) as error:
+            raise self._failure(error, f"{method} {target.partition('?')[0]}", limit) from error
         finally:
-            if response is not None:
-                response.release()
             self._slots.release()
-        if "Warning" in response.headers:
-            self._warnings.take(response.headers)
-        return response.status, answer, _retry_after(response)
+        return answer
 
-    async def _take_slot(self, method: str, url: URL, limit: float) -> None:
+    async def _take_slot(self, method: str, target: str, limit: float) -> None:
         if not self._slots.locked():
             await self._slots.acquire()
             return
@@ -248,55 +245,71 @@ class Transport:
             async with asyncio.timeout(limit):
                 await self._slots.acquire()
         except TimeoutError as error:
-            raise RequestTimeoutError(f"{method} {url.path}: not sent within {limit:g} s", code=0) from error
+            path = target.partition("?")[0]
+            raise RequestTimeoutError(f"{method} {path}: not sent within {limit:g} s", code=0) from error
 
-    async def _authorize(self, headers: dict[str, str]) -> None:
+    async def _authorize(self) -> bytes:
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        if token:
-            headers["Authorization"] = token.strip()
         if self._credentials is not None:
-            self._connection.reload_certificate()
+            self._connections.reload_certificate()
+        return _header_line("Authorization", token.strip()) if token else b""
 
-    def _url(self, path: str, query: Mapping[str, str] | None) -> URL:
-        text = self._base + quote(path, safe=_PATH_SAFE)
-        if query:
-            text = f"{text}?{urlencode(query)}"
-        return URL(text, encoded=True)
+    # -- the message -----------------------------------------------------------------------------------------------
 
-    async def _refusal(self, response: aiohttp.ClientResponse, what: str, limit: float) -> ApiError:
-        try:
-            body = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return self._failure(error, what, limit, answered=True)
-        return error_from_answer(response.status, body, retry_after=_retry_after(response))
+    def _target(self, path: str, query: Mapping[str, str] | None) -> str:
+        if _PLAIN_PATH.fullmatch(path) is None:
+            path = quote(path, safe=_PATH_SAFE)
+        if not query:
+            return self._prefix + path
+        items = tuple(query.items())
+        encoded = self._queries.get(items)
+        if encoded is None:
+            if len(self._queries) >= _QUERIES:
+                self._queries.clear()
+            encoded = self._queries[items] = urlencode(query)
+        return f"{self._prefix}{path}?{encoded}"
 
-    def _failure(
-        self, error: aiohttp.ClientError | TimeoutError, what: str, limit: float, *, answered: bool = False
-    ) -> ApiError:
+    def _head(self, *names: str) -> bytes:
+        """Return the header lines that are the same for many requests."""
+        head = self._heads.get(names)
+        if head is None:
+            encoding, accept, content_type = names
+            headers = {**self._static, "Accept": accept, "Accept-Encoding": encoding, "Content-Type": content_type}
+            head = b"".join(_header_line(name, value) for name, value in headers.items() if value)
+            self._heads[names] = head
+        return head
+
+    def _message(self, method: str, target: str, head: bytes, body: bytes | None) -> bytes:
+        begin = f"{method} {target} HTTP/1.1\r\n".encode("latin-1")
+        if body is not None:
+            return b"%b%bContent-Length: %d\r\n\r\n%b" % (begin, head, len(body), body)
+        # What changes something has a length even when it has no body.
+        return b"%b%b\r\n" % (begin, head if method == "GET" else head + b"Content-Length: 0\r\n")
+
+    # -- outcomes --------------------------------------------------------------------------------------------------
+
+    def _failure(self, error: Exception, what: str, limit: float) -> ApiError:
         if isinstance(error, TimeoutError):
             return RequestTimeoutError(f"{what}: no answer from {self._host} within {limit:g} s", code=0)
-        return connection_error(error, what, self._host, answered=answered)
+        return connection_error(error, what, self._host)
 
     def _retrying(self, method: str, failure: ApiError) -> None:
         """For a subclass: a request is about to be sent again."""
+
+    def _resolved(self, host: str, seconds: float) -> None:
+        """For a subclass: a host name was looked up."""
 
     def _count(self, code: str, method: str) -> None:
         if self._metrics is not None:
             self._metrics.request(code=code, method=method, host=self._host)
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    value = response.headers.get("Retry-After") if response.status >= 400 else None
+def _header_line(name: str, value: str) -> bytes:
+    if "\r" in value or "\n" in value:
+        raise ValueError(f"header {name}: its value has a line break")
+    return f"{name}: {value}\r\n".encode("latin-1")
+
+
+def _retry_after(answer: Answer) -> float | None:
+    value = answer.header(b"retry-after") if answer.status >= 400 else None
     return float(value) if value is not None and value.isascii() and value.isdigit() else None
-
-
-def _keep_alive(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel find out that the peer of a quiet stream is gone (rule RF-16)."""
-    transport = response.connection.transport if response.connection else None
-    sock: Any = transport.get_extra_info("socket") if transport else None
-    if sock is None:
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3)):
-        if option := getattr(socket, name, None):
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from collections.abc import Iterable
 
 import structlog
 
@@ -15,19 +15,15 @@ _LIMIT = 1000
 log = structlog.get_logger()
 
 
-class _Headers(Protocol):
-    def getall(self, key: str, default: list[str]) -> list[str]: ...
-
-
 class WarningLog:
     """Logs each warning text once."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
-    def take(self, headers: _Headers) -> None:
+    def take(self, headers: Iterable[str]) -> None:
         """Log the texts of an answer's ``Warning`` headers that were not logged before."""
-        for header in headers.getall("Warning", []):
+        for header in headers:
             for match in _WARNING.finditer(header):
                 text = _ESCAPE.sub(r"\1", match[1])
                 if text in self._seen:

@@ -2,11 +2,11 @@
 
 import asyncio
 
-import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreconcile.client._http import LostError, SilentError
 from pyreconcile.client._lines import Lines
 
 
@@ -49,11 +49,11 @@ async def test_a_last_line_without_its_end_is_handed_out():
 
 
 async def test_rf_16_silence_ends_the_stream_without_an_error_and_without_the_line_begun():
-    assert await read([b"a\nb"], aiohttp.SocketTimeoutError()) == [b"a"]
+    assert await read([b"a\nb"], SilentError()) == [b"a"]
 
 
 async def test_a_cut_stream_raises_after_the_lines_that_came():
-    lines = Lines(Source([b"a\nb"], aiohttp.ClientPayloadError("cut")), lambda e: ConnectionError(str(e)))
+    lines = Lines(Source([b"a\nb"], LostError("cut", answered=True)), lambda e: ConnectionError(str(e)))
     assert await anext(lines) == b"a"
     with pytest.raises(ConnectionError, match="cut"):
         await anext(lines)
