@@ -18,8 +18,8 @@ from aiohttp import web
 from anyio.abc import TaskStatus
 
 from pyreconcile.api import KubeObject, RawObject, Resource
+from pyreconcile.certs import CertificateWatcher, TLSOptions, choose_source
 from pyreconcile.metrics import Metrics, WebhookMetrics
-from pyreconcile.webhook._certificates import CertificateFiles, GeneratedCertificates, ServerTLS
 from pyreconcile.webhook._handlers import (
     DEFAULT_TIMEOUT,
     MAX_TIMEOUT,
@@ -39,7 +39,7 @@ from pyreconcile.webhook._request import answer
 T = TypeVar("T", bound=KubeObject)
 
 MAX_BODY = 7 * 1024 * 1024  # bytes; a body must be smaller (rule WH-3)
-CERTIFICATE_POLL = 10.0  # seconds (rule MG-12)
+CERT_FOLDER = "k8s-webhook-server/serving-certs"  # below the temporary folder, as controller-runtime has it (rule WH-1)
 # The API server's transport drops idle connections after 90 s; ours must live longer, or a request may meet a
 # connection that is just being closed.
 _KEEP_ALIVE = 120.0
@@ -65,25 +65,43 @@ class WebhookOptions:
     """How the webhook server listens and what certificate it shows.
 
     Args:
-        bind_address: ``host:port``; an empty host is every interface, port 0 lets the kernel choose.
-        cert_dir: folder with ``tls.crt`` and ``tls.key`` (and ``ca.crt``, if it is to go into webhook
-            configurations), read again every 10 s. Without it a CA and a certificate are made at start.
+        bind_address: ``host:port``; an empty host is every interface, port 0 lets the kernel choose. ``0``, ``-1`` or
+            an empty text turns the server off (rule WH-1).
+        cert_dir: folder with certificate and key (and ``ca.crt``, if it is to go into webhook configurations), taken
+            up anew when they change. Without it ``k8s-webhook-server/serving-certs`` below the temporary folder is
+            used if it has the files; else a CA and a certificate are made at start.
+        cert_name: file of the certificate in that folder.
+        key_name: file of the private key in that folder.
         hosts: names and addresses that the made certificate is good for; those of ``service`` are added.
         service: the Service in front of this server, when the manager runs inside the cluster.
         client_ca: file with the CA of client certificates; when given, clients must show one.
 
     Raises:
-        ValueError: ``bind_address`` is not of that form.
+        ValueError: a value is not of that form; the message names the field.
     """
 
     bind_address: str = ":9443"
     cert_dir: Path | str | None = None
+    cert_name: str = "tls.crt"
+    key_name: str = "tls.key"
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
     service: ServiceReference | None = None
     client_ca: Path | str | None = None
 
     def __post_init__(self) -> None:
         _split_address(self.bind_address)
+        self.tls  # noqa: B018 - checks the names
+
+    @property
+    def tls(self) -> TLSOptions:
+        """What of it is about the certificate."""
+        return TLSOptions(
+            cert_dir=self.cert_dir,
+            cert_name=self.cert_name,
+            key_name=self.key_name,
+            hosts=self.hosts,
+            client_ca=self.client_ca,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +120,14 @@ class WebhookServer:
         self.options = options or WebhookOptions()
         self._metrics = metrics or Metrics()
         self._routes: dict[str, _Route] = {}
-        self._host, self._wanted_port = _split_address(self.options.bind_address)
+        self._target = _split_address(self.options.bind_address)
         self._port = 0
-        self._tls: ServerTLS | None = None
+        self._watcher: CertificateWatcher | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the address turns it on."""
+        return self._target is not None
 
     @property
     def port(self) -> int:
@@ -124,7 +147,21 @@ class WebhookServer:
         Raises:
             OSError: the files in ``cert_dir`` cannot be read.
         """
-        return self._secured().source.ca_bundle
+        return self.certificates.ca_bundle
+
+    @property
+    def certificates(self) -> CertificateWatcher:
+        """What keeps the certificate up to date; its ``on_change`` tells of a new certificate or CA.
+
+        Raises:
+            OSError: the files in ``cert_dir`` cannot be read.
+        """
+        if self._watcher is None:
+            options = self.options
+            source = choose_source(options.tls, default_folder=CERT_FOLDER, hosts=_service_hosts(options.service))
+            client_ca = None if options.client_ca is None else Path(options.client_ca)
+            self._watcher = CertificateWatcher(source, client_ca=client_ca, metrics=self._metrics)
+        return self._watcher
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -180,10 +217,15 @@ class WebhookServer:
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until ``stop`` is set, then let running requests end (for 10 s at most). Cancelling ends them at once.
 
+        A server whose address turns it off returns at once.
+
         Raises:
             OSError: the address cannot be bound, or the certificate not be read.
         """
-        tls = self._secured()
+        if self._target is None:
+            return
+        host, port = self._target
+        certificates = self.certificates
         server = web.Server(
             self._serve, access_log=None, keepalive_timeout=_KEEP_ALIVE, handler_cancellation=True, tcp_keepalive=True
         )
@@ -192,19 +234,15 @@ class WebhookServer:
         try:
             await runner.setup()
             site: web.BaseSite
-            if self._host:
-                site = web.TCPSite(runner, self._host, self._wanted_port, ssl_context=tls.context)
+            if host:
+                site = web.TCPSite(runner, host, port, ssl_context=certificates.context)
             else:
-                site = web.SockSite(runner, _listen_everywhere(self._wanted_port), ssl_context=tls.context)
+                site = web.SockSite(runner, _listen_everywhere(port), ssl_context=certificates.context)
             await site.start()
             self._port = runner.addresses[0][1]
-            _log.info("webhook server listening", host=self._host or "*", port=self._port, paths=sorted(self._routes))
+            _log.info("webhook server listening", host=host or "*", port=self._port, paths=sorted(self._routes))
             task_status.started()
-            while not stop.is_set():
-                with anyio.move_on_after(CERTIFICATE_POLL):
-                    await stop.wait()
-                    break
-                await anyio.to_thread.run_sync(tls.reload)
+            await certificates.run(stop)
             graceful = True
         finally:
             self._port = 0
@@ -221,24 +259,15 @@ class WebhookServer:
             OSError, TimeoutError: the handshake fails.
         """
         port = self.port
+        host = self._target[0] if self._target else ""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        host = "localhost" if self._host in _EVERYWHERE else self._host
+        if host in _EVERYWHERE:
+            host = "localhost"
         with anyio.fail_after(10):
             stream = await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
             await stream.aclose()
-
-    def _secured(self) -> ServerTLS:
-        if self._tls is None:
-            options = self.options
-            if options.cert_dir is not None:
-                source: CertificateFiles | GeneratedCertificates = CertificateFiles(Path(options.cert_dir))
-            else:
-                source = GeneratedCertificates([*options.hosts, *_service_hosts(options.service)])
-            client_ca = None if options.client_ca is None else Path(options.client_ca)
-            self._tls = ServerTLS(source, client_ca=client_ca, metrics=self._metrics)
-        return self._tls
 
     async def _serve(self, http: web.BaseRequest) -> web.StreamResponse:
         route = self._routes.get(http.path)
@@ -320,8 +349,10 @@ def _listen_everywhere(port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def _split_address(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int] | None:
+    if address in ("", "0", "-1"):
+        return None
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"bind_address {address!r} must be 'host:port' or ':port', as in ':9443' or '127.0.0.1:0'")
+        raise ValueError(f"bind_address {address!r} must be 'host:port' or ':port', as in ':9443', or '0' for none")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -11,9 +11,9 @@ import pytest
 from cryptography import x509
 
 from pyreconcile.api import unstructured
+from pyreconcile.certs import CertificateAuthority
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
-from pyreconcile.webhook._authority import CertificateAuthority
 from pyreconcile.webhook._server import MAX_BODY
 
 Thing = unstructured("example.dev/v1", "Thing")
@@ -269,14 +269,6 @@ def test_generated_certificate_names_hosts_and_service():
         maker.issue([])
 
 
-def write_pair(folder, authority):
-    pair = authority.issue(["localhost"])
-    (folder / "tls.crt").write_bytes(pair.certificate)
-    (folder / "tls.key").write_bytes(pair.key)
-    (folder / "ca.crt").write_bytes(authority.certificate)
-    return x509.load_pem_x509_certificate(pair.certificate).serial_number
-
-
 async def served_serial(server):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -286,34 +278,48 @@ async def served_serial(server):
     return x509.load_der_x509_certificate(der).serial_number
 
 
-async def test_mg_12_certificate_files_are_reloaded_and_a_broken_pair_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyreconcile.webhook._server.CERTIFICATE_POLL", 0.02)
+async def test_mg_12_the_server_takes_up_a_new_certificate_while_it_runs(tmp_path):
     authority = CertificateAuthority()
-    first = write_pair(tmp_path, authority)
-    metrics = Metrics()
-    server = local(metrics, cert_dir=tmp_path)
+
+    def write() -> int:
+        pair = authority.issue(["localhost"])
+        (tmp_path / "server.pem").write_bytes(pair.certificate)
+        (tmp_path / "server.key").write_bytes(pair.key)
+        return x509.load_pem_x509_certificate(pair.certificate).serial_number
+
+    first = write()
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    server = local(cert_dir=tmp_path, cert_name="server.pem", key_name="server.key")
     assert server.ca_bundle == authority.certificate
-
-    def reads(kind=""):
-        return metrics.registry.get_sample_value(f"certwatcher_read_certificate{kind}_total")
-
-    async def polled():
-        seen = reads()
-        while reads() < seen + 2:
-            await anyio.sleep(0.01)
-
     async with serving(server):
         assert await served_serial(server) == first
-        (tmp_path / "tls.key").write_bytes(authority.issue(["localhost"]).key)
-        while not reads("_errors"):
-            await anyio.sleep(0.01)
-        assert await served_serial(server) == first
-        (tmp_path / "tls.crt").unlink()
-        await polled()
-        assert await served_serial(server) == first
-        second = write_pair(tmp_path, authority)
+        second = write()
         while await served_serial(server) != second:
             await anyio.sleep(0.01)
+
+
+@pytest.mark.rules("WH-1")
+async def test_the_default_folder_below_the_temporary_one_is_used_when_it_has_a_pair(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert x509.load_pem_x509_certificate(local().ca_bundle).subject.rfc4514_string() == "CN=pyreconcile-ca"
+    folder = tmp_path / "k8s-webhook-server" / "serving-certs"
+    folder.mkdir(parents=True)
+    pair = CertificateAuthority().issue(["localhost"])
+    (folder / "tls.crt").write_bytes(pair.certificate)
+    (folder / "tls.key").write_bytes(pair.key)
+    server = local()
+    assert server.ca_bundle == b""
+    async with serving(server):
+        assert await served_serial(server) == x509.load_pem_x509_certificate(pair.certificate).serial_number
+
+
+@pytest.mark.rules("WH-1")
+async def test_the_default_port_is_9443_and_minus_one_turns_the_server_off():
+    assert WebhookOptions().bind_address == ":9443"
+    for address in ("-1", "0", ""):
+        server = WebhookServer(WebhookOptions(bind_address=address))
+        assert not server.enabled
+        await server.run(anyio.Event())
 
 
 async def test_missing_certificate_files_end_the_run(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -12,25 +12,36 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pyreconcile.webhook._certificates import LEAF_LIFETIME, KeyPair
+from pyreconcile.certs._pair import KeyPair
+from pyreconcile.certs._sources import CA_LIFETIME, LEAF_LIFETIME
 
-_CA_LIFETIME = timedelta(days=3650)
 _CLOCK_SKEW = timedelta(hours=1)  # the API server's clock may be behind ours
 
 
 class CertificateAuthority:
-    """A private certificate authority with an elliptic-curve key that never leaves this process."""
+    """A private certificate authority with an elliptic-curve key that never leaves this process.
 
-    def __init__(self, common_name: str = "pyreconcile-webhook-ca") -> None:
+    Args:
+        common_name: names it in its certificate.
+        now: the time of day.
+    """
+
+    def __init__(
+        self, common_name: str = "pyreconcile-ca", *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._now = now
+        self.expires = now() + CA_LIFETIME
+        """When the CA's certificate, good for ten years, runs out."""
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         certificate = (
-            _builder(self._name, self._name, self._key.public_key(), _CA_LIFETIME)
+            _builder(self._name, self._name, self._key.public_key(), now(), CA_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = certificate.public_bytes(Encoding.PEM)
+        """The CA's own certificate as PEM."""
 
     def issue(self, hosts: Sequence[str]) -> KeyPair:
         """Issue a server certificate for host names and IP addresses, good for 365 days.
@@ -44,7 +55,7 @@ class CertificateAuthority:
         # A common name may have 64 characters at most; clients look at the alternative names only.
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
         certificate = (
-            _builder(subject, self._name, key.public_key(), LEAF_LIFETIME)
+            _builder(subject, self._name, key.public_key(), self._now(), LEAF_LIFETIME)
             .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -59,9 +70,8 @@ class CertificateAuthority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, lifetime: timedelta
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -1,0 +1,175 @@
+"""Where a server's certificate comes from: made here, or files that someone else writes and renews."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pyreconcile.certs._pair import KeyPair
+
+if TYPE_CHECKING:
+    from pyreconcile.certs._authority import CertificateAuthority
+
+CA_LIFETIME = timedelta(days=3650)
+LEAF_LIFETIME = timedelta(days=365)
+_RENEW_BEFORE = timedelta(days=120)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TLSOptions:
+    """What certificate a server shows.
+
+    Args:
+        cert_dir: folder with certificate and key (and ``ca.crt``, if clients are to be told the CA). Without it the
+            server's default folder under the system's temporary one is used if it has the files; else a CA and a
+            certificate are made at start.
+        cert_name: file of the certificate in that folder.
+        key_name: file of the private key in that folder.
+        hosts: names and addresses that a made certificate is good for.
+        client_ca: file with the CA of client certificates; when given, clients must show one.
+
+    Raises:
+        ValueError: a file's name is a path; the message names the field.
+    """
+
+    cert_dir: Path | str | None = None
+    cert_name: str = "tls.crt"
+    key_name: str = "tls.key"
+    hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
+    client_ca: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("cert_name", "key_name"):
+            name = getattr(self, field)
+            if not name or Path(name).name != name:
+                raise ValueError(f"{field}: {name!r} must be a file's name; its folder is cert_dir")
+
+
+class CertificateSource(Protocol):
+    """Where the server's certificate comes from."""
+
+    @property
+    def ca_bundle(self) -> bytes:
+        """The CA's certificates (PEM) that clients are to trust; empty when it is not known."""
+        ...
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files whose changes are to be noticed."""
+        ...
+
+    def read(self) -> KeyPair:
+        """Return the pair to serve now.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
+
+
+class GeneratedCertificates:
+    """A CA made at start, and server certificates from it, renewed 120 days before they run out.
+
+    In the CA's last year a new CA takes over; the bundle then has both, so that a client that was told of it in time
+    trusts the old certificate and the new one.
+
+    Args:
+        hosts: names and addresses that the certificate is good for.
+        now: the time of day.
+    """
+
+    files: Sequence[Path] = ()
+
+    def __init__(self, hosts: Sequence[str], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._hosts = tuple(hosts)
+        self._now = now
+        self._authority = self._new_authority()
+        self._renew_at = now()
+        self._pair: KeyPair | None = None
+        self._bundle = self._authority.certificate
+
+    def _new_authority(self) -> CertificateAuthority:
+        # The library takes 40 ms to load.
+        from pyreconcile.certs._authority import CertificateAuthority
+
+        return CertificateAuthority(now=self._now)
+
+    @property
+    def ca_bundle(self) -> bytes:
+        """The CA's certificate, in its last year also its successor's."""
+        return self._bundle
+
+    def read(self) -> KeyPair:
+        """Return the pair, a fresh one when it nears its end."""
+        now = self._now()
+        if self._pair is not None and now < self._renew_at:
+            return self._pair
+        if self._authority.expires - now < LEAF_LIFETIME:
+            former, self._authority = self._authority, self._new_authority()
+            self._bundle = self._authority.certificate + former.certificate
+        self._renew_at = now + LEAF_LIFETIME - _RENEW_BEFORE
+        self._pair = self._authority.issue(self._hosts)
+        return self._pair
+
+
+class CertificateFiles:
+    """Certificate and key in a folder, and ``ca.crt`` when it is there.
+
+    Args:
+        folder: where they are; the files may be symbolic links that Kubernetes swaps.
+        certificate: file name of the certificate.
+        key: file name of the private key.
+    """
+
+    def __init__(self, folder: Path, *, certificate: str = "tls.crt", key: str = "tls.key") -> None:
+        self._certificate, self._key, self._authority = folder / certificate, folder / key, folder / "ca.crt"
+        self._bundle = b""
+
+    @property
+    def ca_bundle(self) -> bytes:
+        """What ``ca.crt`` held when the pair was read last."""
+        return self._bundle
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Certificate, key and CA."""
+        return self._certificate, self._key, self._authority
+
+    def read(self) -> KeyPair:
+        """Read the files."""
+        pair = KeyPair(self._certificate.read_bytes(), self._key.read_bytes())
+        self._bundle = self._authority.read_bytes() if self._authority.is_file() else b""
+        return pair
+
+
+def choose_source(options: TLSOptions, *, default_folder: str, hosts: Sequence[str] = ()) -> CertificateSource:
+    """Return the files of ``cert_dir``, else those of the default folder if they are there, else a made certificate.
+
+    The default folder is below the system's temporary one, where anybody may write, so its files count only if they
+    belong to this user or to root.
+
+    Args:
+        options: what the user wants.
+        default_folder: path below the temporary folder, such as ``k8s-webhook-server/serving-certs``.
+        hosts: names that a made certificate is good for, beside those of the options.
+    """
+    if options.cert_dir is not None:
+        return CertificateFiles(Path(options.cert_dir), certificate=options.cert_name, key=options.key_name)
+    files = CertificateFiles(
+        Path(tempfile.gettempdir(), default_folder), certificate=options.cert_name, key=options.key_name
+    )
+    if all(_is_ours(path) for path in files.files[:2]):
+        return files
+    return GeneratedCertificates([*options.hosts, *hosts])
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid in (0, os.getuid())
+    except OSError:
+        return False
