@@ -39,6 +39,7 @@ from pyreconcile.client._patch import JsonPatch, MergePatch, Patch, StrategicMer
 from pyreconcile.client._retry import retry_on_conflict
 from pyreconcile.client._scale import Scale
 from pyreconcile.client._selectors import FieldSelector, LabelSelector, field_selector, label_selector
+from pyreconcile.client._subresource import Subresource
 from pyreconcile.client._transport import Transport
 from pyreconcile.client._watching import WatchEvent
 
@@ -78,6 +79,7 @@ __all__ = [
     "ServerTimeoutError",
     "ServiceUnavailableError",
     "StrategicMergePatch",
+    "Subresource",
     "TooManyRequestsError",
     "Transport",
     "UnauthorizedError",

@@ -9,14 +9,15 @@ import orjson
 
 from pyreconcile.api import CustomResource, GroupVersionKind, KubeObject, RawObject, Unstructured
 from pyreconcile.api.owners import set_controller_reference
-from pyreconcile.client._core import T, path_of_object
+from pyreconcile.client._core import FieldValidation, T, path_of_object
 from pyreconcile.client._managed import applying_changes_nothing
 
 if TYPE_CHECKING:
     from pyreconcile.client._writing import WriteVerbs
 
 _SECRET = GroupVersionKind("", "v1", "Secret")
-_CONTENT_TYPE = "application/apply-patch+yaml"
+APPLY = "application/apply-patch+yaml"
+"""Content type of a server-side apply; the server takes JSON under it."""
 _SERVER_FIELDS = (
     "uid",
     "resourceVersion",
@@ -38,11 +39,12 @@ async def apply(
     subresource: str,
     field_manager: str,
     dry_run: bool,
+    field_validation: FieldValidation | None = None,
 ) -> T:
     """Apply ``obj`` unless nothing would change; see `WriteVerbs.apply`."""
     path = path_of_object(obj, subresource)
     configuration = configuration_of(obj, owner, subresource)
-    query = client._write_query(dry_run=dry_run)
+    query = client._write_query(dry_run=dry_run, field_validation=field_validation)
     query["fieldManager"] = field_manager
     if "dryRun" not in query:
         live = await client._current_raw(type(obj), obj.key)
@@ -54,7 +56,7 @@ async def apply(
         query["force"] = "true"
     body = orjson.dumps(configuration)
     answer = await client._write(
-        "PATCH", path, body, query, content_type=_CONTENT_TYPE, accept=type(obj).media_type, idempotent=True
+        "PATCH", path, body, query, content_type=APPLY, accept=type(obj).media_type, idempotent=True
     )
     applied = type(obj).from_json(answer)
     client._note(applied, query)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+from pyreconcile.api import KubeObject
 from pyreconcile.client._config import ConfigError, ConnectOptions, load_config
-from pyreconcile.client._core import Reader, Settings, WriteObserver
+from pyreconcile.client._core import FieldValidation, Reader, Settings, WriteObserver
 from pyreconcile.client._discovery import Discovery
 from pyreconcile.client._observed import ObservedTransport
+from pyreconcile.client._partial_reader import PartialReader
 from pyreconcile.client._reading import ReadVerbs
 from pyreconcile.client._transport import Transport
 from pyreconcile.client._writing import WriteVerbs
@@ -39,6 +41,8 @@ class Client(ReadVerbs, WriteVerbs):
         field_manager: str = _KEEP,
         write_guard: Callable[[], None] | None = _KEEP,
         dry_run: bool = _KEEP,
+        field_validation: FieldValidation | None = _KEEP,
+        uncached: Sequence[type[KubeObject]] = (),
     ) -> Self:
         """Return a client on the same connections with some options changed.
 
@@ -47,7 +51,10 @@ class Client(ReadVerbs, WriteVerbs):
             write_observer: learns of each confirmed write.
             field_manager: the name under which the server records written fields.
             write_guard: called before each write is sent, and raises to stop it (rule LE-11).
-            dry_run: let the server check all writes and store none.
+            dry_run: let the server check all writes and store none (rule CL-7).
+            field_validation: what the server does with unknown and repeated fields of a write that does not say.
+            uncached: kinds that are read from the server, past the reader; a base such as ``Unstructured`` stands
+                for all its classes (rule CL-1).
         """
         changes = {
             "reader": reader,
@@ -55,8 +62,23 @@ class Client(ReadVerbs, WriteVerbs):
             "field_manager": field_manager,
             "write_guard": write_guard,
             "dry_run": dry_run,
+            "field_validation": field_validation,
         }
-        return self._with(**{name: value for name, value in changes.items() if value is not _KEEP})
+        changed = self._with(**{name: value for name, value in changes.items() if value is not _KEEP})
+        inner = changed._settings.reader
+        if not uncached or inner is None:
+            return changed
+        return changed._with(reader=PartialReader(inner, changed.live, uncached))
+
+    def in_namespace(self, namespace: str) -> Client:
+        """Return a client for one namespace (rule CL-7).
+
+        Keys and objects of namespaced kinds may leave the namespace out; another one is a ValueError. Lists and
+        watches see this namespace only. Cluster-scoped kinds are as ever.
+        """
+        from pyreconcile.client._namespaced import NamespacedClient
+
+        return NamespacedClient(self, namespace)
 
 
 @asynccontextmanager

@@ -77,6 +77,7 @@ class Settings:
     field_manager: str = "pyreconcile"
     write_guard: Callable[[], None] | None = None
     dry_run: bool = False
+    field_validation: FieldValidation | None = None
 
 
 class Core:
@@ -158,8 +159,9 @@ class Core:
         query = {"fieldManager": self._settings.field_manager}
         if dry_run or self._settings.dry_run:
             query["dryRun"] = "All"
-        if field_validation is not None:
-            query["fieldValidation"] = field_validation
+        validation = field_validation or self._settings.field_validation
+        if validation is not None:
+            query["fieldValidation"] = validation
         return query
 
     def _note(self, obj: KubeObject, query: Mapping[str, str]) -> None:

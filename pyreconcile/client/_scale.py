@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from pyreconcile.api import KubeObject, Model
+from pyreconcile.api import KubeObject, Model, Resource
 
 
 class ScaleSpec(Model):
@@ -22,6 +24,8 @@ class ScaleStatus(Model):
 
 class Scale(KubeObject):
     """What ``/scale`` of any scalable kind reads and writes (autoscaling/v1)."""
+
+    resource: ClassVar[Resource] = Resource("autoscaling", "v1", "Scale", "")
 
     spec: ScaleSpec = Field(default_factory=ScaleSpec)
     status: ScaleStatus = Field(default_factory=ScaleStatus)

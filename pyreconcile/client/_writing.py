@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import orjson
 
@@ -26,6 +26,9 @@ from pyreconcile.client._patch import MergePatch, Patch
 from pyreconcile.client._scale import Scale
 from pyreconcile.client._selectors import FieldSelector, LabelSelector, selection
 from pyreconcile.client._status import status_of, with_status
+from pyreconcile.client._subresource import Subresource
+
+B = TypeVar("B", bound=KubeObject)
 
 
 class WriteVerbs(Core):
@@ -170,6 +173,7 @@ class WriteVerbs(Core):
         subresource: str = "",
         field_manager: str | None = None,
         dry_run: bool = False,
+        field_validation: FieldValidation | None = None,
     ) -> T:
         """Make the server's object contain this one (server-side apply), creating it when there is none.
 
@@ -184,6 +188,7 @@ class WriteVerbs(Core):
             subresource: apply to this sub-resource, such as ``status`` (then only the status is sent).
             field_manager: in place of the client's own.
             dry_run: have the result computed, but not stored.
+            field_validation: what the server does with unknown fields.
 
         Raises:
             ConflictError: another manager owns a field and ``force`` is off; ``causes`` names fields and managers.
@@ -198,6 +203,7 @@ class WriteVerbs(Core):
             subresource=subresource,
             field_manager=field_manager or self.field_manager,
             dry_run=dry_run,
+            field_validation=field_validation,
         )
 
     async def delete(
@@ -267,6 +273,31 @@ class WriteVerbs(Core):
         query = {**selection(labels, fields), **self._delete_query(dry_run)}
         body = _delete_options(grace_period_seconds, propagation, None, None)
         await self._write("DELETE", collection_path(kind, namespace), body, query)
+
+    @overload
+    def subresource(self, kind: type[T], key: str, name: str) -> Subresource[T]: ...
+
+    @overload
+    def subresource(self, kind: type[KubeObject], key: str, name: str, body: type[B]) -> Subresource[B]: ...
+
+    def subresource(self, kind: type[Any], key: str, name: str, body: type[Any] | None = None) -> Subresource[Any]:
+        """Return the verbs of a sub-resource of one object; nothing is sent yet.
+
+        ::
+
+            token = await client.subresource(ServiceAccount, key, "token", TokenRequest).create(request)
+
+        Args:
+            kind: the model class of the object.
+            key: the object's key.
+            name: such as ``scale``, ``eviction``, ``token`` or ``resize``.
+            body: what the sub-resource takes and returns, by default the object itself.
+
+        Raises:
+            ValueError: the key does not fit the kind's scope.
+        """
+        checked_kind(kind, "subresource", "client.subresource(Deployment, 'namespace/name', 'scale', Scale)")
+        return Subresource(self, kind, key, name, body or kind)
 
     async def get_scale(self, kind: type[KubeObject], key: str) -> Scale:
         """Return the scale of an object, from the server.

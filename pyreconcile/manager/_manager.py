@@ -109,9 +109,11 @@ class Manager:
         self._live = live = await self._stack.enter_async_context(connect(self._connection))
         self._cache = Cache(live, self.options.cache, metrics=self.metrics)
         self._lifecycle.caches.add(_CacheRunner(self._cache))
-        self._unfenced = live.with_options(reader=self._cache, write_observer=self._cache)
+        self._unfenced = live.with_options(
+            reader=self._cache, write_observer=self._cache, uncached=self.options.uncached
+        )
         guard = None if self.elector is None else self.elector.check
-        self._client = live.with_options(reader=self._cache, write_observer=self._cache, write_guard=guard)
+        self._client = self._unfenced.with_options(write_guard=guard)
         self._broadcaster = EventBroadcaster(live)
         return self
 

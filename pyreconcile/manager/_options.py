@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyreconcile.api import KubeObject
 from pyreconcile.cache import CacheOptions
 from pyreconcile.client import ConnectOptions
 from pyreconcile.election import ElectionOptions
@@ -22,6 +23,8 @@ class ManagerOptions:
     Args:
         connect: how to reach the API server.
         cache: what is cached.
+        uncached: kinds that clients read from the server all the same; a base such as ``Unstructured`` stands for all
+            its classes (rule CL-1).
         leader_election: takes part in an election when given; without it this process acts at once.
         metrics_bind_address: where ``/metrics`` is served (default ``:8080``; rule MG-9).
         health_probe_bind_address: where ``/healthz`` and ``/readyz`` are served (default ``:8081``).
@@ -38,6 +41,7 @@ class ManagerOptions:
 
     connect: ConnectOptions = field(default_factory=ConnectOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
+    uncached: Sequence[type[KubeObject]] = ()
     leader_election: ElectionOptions | None = None
     metrics_bind_address: str = ":8080"
     health_probe_bind_address: str = ":8081"
