@@ -7,7 +7,7 @@ requests on them are bytes of our own.
 from pyreconcile.client._client import Client, connect
 from pyreconcile.client._config import ConfigError, ConnectOptions, RequestMetrics
 from pyreconcile.client._core import FieldValidation, NotCachedError, Propagation, RawReader, Reader, WriteObserver
-from pyreconcile.client._discovery import UnknownKindError
+from pyreconcile.client._discovery import ServedKinds, UnknownKindError
 from pyreconcile.client._equality import semantic_equal
 from pyreconcile.client._errors import (
     AlreadyExistsError,
@@ -76,6 +76,7 @@ __all__ = [
     "RequestMetrics",
     "RequestTimeoutError",
     "Scale",
+    "ServedKinds",
     "ServerTimeoutError",
     "ServiceUnavailableError",
     "StrategicMergePatch",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import orjson
 
 from pyreconcile.api import KubeObject, Resource, find_model, split_api_version, unstructured
-from pyreconcile.client._errors import NotAcceptableError, NotFoundError
+from pyreconcile.client._errors import ApiError, NotAcceptableError, NotFoundError
 from pyreconcile.client._transport import JSON, Transport
 
 _AGGREGATED = (
@@ -20,6 +21,19 @@ _AGGREGATED = (
 
 class UnknownKindError(LookupError):
     """The server does not serve the kind; perhaps its CRD is not installed yet."""
+
+
+@dataclass(frozen=True)
+class ServedKinds:
+    """What a server serves, as far as it could be told.
+
+    Attributes:
+        resources: every kind in every version, with where it is served.
+        failures: group versions that could not be read, as when an aggregated API server is down, and why.
+    """
+
+    resources: tuple[Resource, ...]
+    failures: Mapping[str, ApiError]
 
 
 class Discovery:
@@ -54,6 +68,26 @@ class Discovery:
             raise UnknownKindError(f"the server has no kind {kind} in {api_version}; is its CRD installed?")
         return resource
 
+    async def served(self) -> ServedKinds:
+        """Return all kinds; group versions that fail are named and do not hide the others.
+
+        Raises:
+            ApiError: the list of groups itself could not be read.
+        """
+        legacy, groups = await self._groups("/api"), await self._groups("/apis")
+        kinds = {**dict(_aggregated(legacy)), **dict(_aggregated(groups))}
+        failures: dict[str, ApiError] = {}
+        for api_version in (*_unread(legacy), *_unread(groups)):
+            try:
+                kinds.update(await self._group_version(api_version))
+            except ApiError as error:
+                failures[api_version] = error
+        return ServedKinds(tuple(kinds.values()), failures)
+
+    async def _group_version(self, api_version: str) -> dict[tuple[str, str], Resource]:
+        path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        return dict(_plain(api_version, orjson.loads(await self._transport.request("GET", path))))
+
     async def _look(self, api_version: str, kind: str) -> Resource | None:
         if not self._read_all:
             # Both lists first, so that a failure of the second leaves nothing half read.
@@ -63,15 +97,15 @@ class Discovery:
             self._read_all = True
             if (api_version, kind) in self._kinds:
                 return self._kinds[api_version, kind]
-        group, version = split_api_version(api_version)
         try:
-            answer = await self._transport.request("GET", f"/apis/{group}/{version}" if group else f"/api/{version}")
+            found = await self._group_version(api_version)
         except NotFoundError:
-            self._forget(api_version)
+            # A version that vanished was replaced by others, so all that is known of its group may be wrong.
+            self._forget(lambda known: split_api_version(known)[0] == split_api_version(api_version)[0])
             return None
-        self._forget(api_version)
-        self._kinds.update(_plain(api_version, orjson.loads(answer)))
-        return self._kinds.get((api_version, kind))
+        self._forget(lambda known: known == api_version)
+        self._kinds.update(found)
+        return found.get((api_version, kind))
 
     async def _groups(self, path: str) -> Any:
         try:
@@ -79,8 +113,8 @@ class Discovery:
         except (NotFoundError, NotAcceptableError):
             return {}
 
-    def _forget(self, api_version: str) -> None:
-        for known in [name for name in self._kinds if name[0] == api_version]:
+    def _forget(self, stale: Callable[[str], bool]) -> None:
+        for known in [name for name in self._kinds if stale(name[0])]:
             del self._kinds[known]
 
 
@@ -97,6 +131,21 @@ def _aggregated(answer: Any) -> Iterable[tuple[tuple[str, str], Resource]]:
                     namespaced = entry.get("scope") == "Namespaced"
                     resource = Resource(group, version["version"], kind, entry["resource"], namespaced)
                     yield (resource.api_version, kind), resource
+
+
+def _unread(answer: Any) -> Iterable[str]:
+    """Return the group versions whose kinds an answer leaves out, or knows from before only."""
+    if answer.get("kind") != "APIGroupDiscoveryList":
+        yield from answer.get("versions") or ()
+        for group in answer.get("groups") or ():
+            for version in group.get("versions") or ():
+                yield version["groupVersion"]
+        return
+    for item in answer.get("items") or ():
+        group_name = item.get("metadata", {}).get("name", "")
+        for version in item.get("versions") or ():
+            if version.get("freshness") == "Stale":
+                yield f"{group_name}/{version['version']}" if group_name else version["version"]
 
 
 def _plain(api_version: str, answer: Any) -> Iterable[tuple[tuple[str, str], Resource]]:

@@ -10,6 +10,7 @@ import orjson
 
 from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.client._core import Core, T, checked_kind, path_of
+from pyreconcile.client._discovery import ServedKinds
 from pyreconcile.client._listing import Listing, from_reader, from_server
 from pyreconcile.client._selectors import FieldSelector, LabelSelector, selection
 from pyreconcile.client._watching import WatchEvent, parse_event
@@ -148,6 +149,14 @@ class ReadVerbs(Core):
             UnknownKindError: neither a model nor the server knows it.
         """
         return await self._discovery.kind_for(api_version, kind)
+
+    async def served_kinds(self) -> ServedKinds:
+        """Return all kinds that the server serves now; ``failures`` names the group versions that it cannot tell.
+
+        Raises:
+            ApiError: the list of groups itself could not be read.
+        """
+        return await self._discovery.served()
 
 
 def _check_namespace(kind: type[KubeObject], namespace: str) -> None:
