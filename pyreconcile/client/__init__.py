@@ -34,6 +34,7 @@ from pyreconcile.client._errors import (
     error_from_status,
     not_found,
 )
+from pyreconcile.client._impersonation import Impersonation
 from pyreconcile.client._listing import Listing
 from pyreconcile.client._patch import JsonPatch, MergePatch, Patch, StrategicMergePatch
 from pyreconcile.client._retry import retry_on_conflict
@@ -58,6 +59,7 @@ __all__ = [
     "FieldValidation",
     "ForbiddenError",
     "GoneError",
+    "Impersonation",
     "InternalServerError",
     "InvalidError",
     "JsonPatch",

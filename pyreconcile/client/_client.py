@@ -97,6 +97,7 @@ async def connect(options: ConnectOptions | None = None, **overrides: Any) -> As
     """
     chosen = replace(options or ConnectOptions(), **overrides)
     loaded = await load_config(chosen)
+    impersonation = chosen.impersonate or loaded.impersonation
     observer = getattr(chosen.metrics, "request_details", None)
     try:
         transport = (Transport if observer is None else partial(ObservedTransport, observer=observer))(
@@ -106,6 +107,7 @@ async def connect(options: ConnectOptions | None = None, **overrides: Any) -> As
             timeout=chosen.timeout,
             metrics=chosen.metrics,
             max_concurrent_requests=chosen.max_concurrent_requests,
+            extra_headers=() if impersonation is None else impersonation.headers(),
             sleep=chosen.sleep,
         )
     except (OSError, ValueError) as error:

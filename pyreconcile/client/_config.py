@@ -13,6 +13,7 @@ import anyio.to_thread
 import yaml
 
 from pyreconcile.client._credentials import Credentials
+from pyreconcile.client._impersonation import Impersonation
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -42,6 +43,7 @@ class ConnectOptions:
         kubeconfig: path of a kubeconfig file.
         context: context to use in place of the kubeconfig's current one.
         configuration: a finished ``kubernetes_asyncio.client.Configuration``; it is not changed.
+        impersonate: whom requests are made as, in place of what the kubeconfig says (its ``as`` fields).
         user_agent: sent with every request.
         field_manager: who owns the fields that this client writes.
         metrics: counts requests.
@@ -53,6 +55,7 @@ class ConnectOptions:
     kubeconfig: str | Path | None = None
     context: str | None = None
     configuration: Configuration | None = None
+    impersonate: Impersonation | None = None
     user_agent: str = "pyreconcile"
     field_manager: str = "pyreconcile"
     metrics: RequestMetrics | None = None
@@ -68,6 +71,7 @@ class LoadedConfig:
     configuration: Configuration
     credentials: Credentials | None
     source: str
+    impersonation: Impersonation | None = None
 
 
 async def load_config(options: ConnectOptions, environ: Mapping[str, str] = os.environ) -> LoadedConfig:
@@ -147,10 +151,11 @@ async def _from_files(paths: Sequence[Path], context: str | None, source: str) -
         )
         await loader.load_and_set(configuration)
         user = _user_of(merger.config, context)
+        impersonation = Impersonation.of_user(getattr(user, "value", None) or {})
     except Exception as error:
         # kubernetes_asyncio meets a malformed file with all sorts of errors: its own, TypeError, KeyError, OSError …
         raise ConfigError(f"{source} cannot be used: {str(error) or repr(error)}") from error
-    return LoadedConfig(configuration, Credentials.of_user(user, loader, configuration), source)
+    return LoadedConfig(configuration, Credentials.of_user(user, loader, configuration), source, impersonation)
 
 
 def _kube_config_module() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -55,6 +55,7 @@ class Transport:
         timeout: float = 30.0,
         metrics: RequestMetrics | None = None,
         max_concurrent_requests: int = 128,
+        extra_headers: Iterable[tuple[str, str]] = (),
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self._configuration = configuration
@@ -64,6 +65,7 @@ class Transport:
         self._host, _, path = self._base.partition("://")[2].partition("/")
         self._prefix = self._connections.target_prefix + (f"/{path}" if path else "")
         self._static = {"Host": self._host, "User-Agent": user_agent, **self._connections.extra_headers}
+        self._extra = b"".join(_header_line(name, value) for name, value in extra_headers)
         self._heads: dict[tuple[str, ...], bytes] = {}
         self._queries: dict[tuple[tuple[str, str], ...], str] = {}
         self._metrics = metrics
@@ -275,7 +277,7 @@ class Transport:
         if head is None:
             encoding, accept, content_type = names
             headers = {**self._static, "Accept": accept, "Accept-Encoding": encoding, "Content-Type": content_type}
-            head = b"".join(_header_line(name, value) for name, value in headers.items() if value)
+            head = b"".join(_header_line(name, value) for name, value in headers.items() if value) + self._extra
             self._heads[names] = head
         return head
 

@@ -30,6 +30,9 @@ from pyreconcile.client._subresource import Subresource
 
 B = TypeVar("B", bound=KubeObject)
 
+_REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
+"""Groups whose objects are questions: they are answered and not stored, and need no name."""
+
 
 class WriteVerbs(Core):
     """The verbs that change objects.
@@ -54,12 +57,13 @@ class WriteVerbs(Core):
         """
         kind, metadata = type(obj), obj.metadata
         check_whole(kind, "create")
-        if not (metadata.name or metadata.generate_name):
+        if not (metadata.name or metadata.generate_name or kind.resource.group in _REVIEWS):
             raise ValueError(f"metadata.name: the {kind.resource.kind} has neither name nor generate_name")
         path = collection_path(kind, metadata.namespace)
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         created = kind.from_json(await self._write("POST", path, obj.to_json(), query))
-        self._note(created, query)
+        if created.metadata.resource_version:
+            self._note(created, query)
         return created
 
     async def update(

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from pyreconcile.api import CustomResource, Spec, Status, unstructured
 from pyreconcile.api.apps_v1 import Deployment
+from pyreconcile.api.authorization_v1 import SelfSubjectAccessReview
 from pyreconcile.api.core_v1 import ConfigMap, Namespace, Pod, Secret
 from pyreconcile.api.policy_v1 import PodDisruptionBudget
 from pyreconcile.client import (
@@ -467,3 +468,11 @@ async def test_wrong_calls_say_what_to_write(logged, requests, call, message):
     with pytest.raises(TypeError, match=message):
         await call(logged)
     assert requests.take() == []
+
+
+async def test_a_review_needs_no_name_and_is_not_observed(client):
+    observer = Observer()
+    review = SelfSubjectAccessReview(spec={"resourceAttributes": {"verb": "list", "resource": "pods"}})
+    answer = await client.with_options(write_observer=observer).create(review)
+    assert answer.status.allowed
+    assert observer.calls == []
