@@ -27,6 +27,7 @@ from ._components import (
 )
 from ._errors import ControlPlaneError
 from ._http import PlaneHttp
+from ._kubeconfig import ExistingCluster
 from ._pki import Authority
 from ._processes import Processes
 from ._programs import KUBECTL, Program, find_programs
@@ -64,8 +65,8 @@ class ControlPlane:
     Several can run side by side. Nothing stays behind when the owner ends, not even when it is killed: a supervisor
     process notices and ends all components. Methods may be called from any event loop.
 
-    With ``kubeconfig``, or with USE_EXISTING_CLUSTER=true in the environment (TE-1; then $KUBECONFIG or
-    ~/.kube/config), nothing is started and the existing cluster is used.
+    With ``kubeconfig``, or with USE_EXISTING_CLUSTER=true in the environment (TE-1; then the files that $KUBECONFIG
+    names, or ~/.kube/config), nothing is started and the existing cluster is used.
 
     Args:
         nodes: Number of simulated nodes (kwok); 0 for none.
@@ -123,9 +124,9 @@ class ControlPlane:
         )
         self._program_path = programs
         self._directory = directory
-        self._existing = kubeconfig
+        self._existing = None if kubeconfig is None else ExistingCluster(kubeconfig)
         if kubeconfig is None and (_switch("USE_EXISTING_CLUSTER") if use_existing is None else use_existing):
-            self._existing = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+            self._existing = ExistingCluster.from_environment()
         self._start_timeout = start_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT)
         self._stop_timeout = stop_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT)
         self._attach = _switch("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output
@@ -145,7 +146,7 @@ class ControlPlane:
     @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig file."""
-        return self._existing or self._started_layout().kubeconfig
+        return self._started_layout().kubeconfig if self._existing is None else self._existing.kubeconfig
 
     @property
     def directory(self) -> Path:
@@ -189,8 +190,10 @@ class ControlPlane:
         return self._processes
 
     async def __aenter__(self) -> ControlPlane:
-        if not self.existing:
+        if self._existing is None:
             await self._start()
+        else:
+            self._existing.open()
         return self
 
     async def __aexit__(
@@ -313,6 +316,8 @@ class ControlPlane:
 
     async def stop(self) -> None:
         """Stop every component, etcd last, and remove temporary files. Not cut short by cancellation; bounded."""
+        if self._existing is not None:
+            self._existing.close()
         with anyio.CancelScope(shield=True):
             if self._processes is not None:
                 await self._processes.stop()
