@@ -9,7 +9,7 @@ from functools import cached_property
 from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.api.core_v1 import Service
 from pyreconcile.client import AlreadyExistsError, ApiError, Client, ConflictError, MergePatch, NotFoundError
-from pyreconcile.controller import Reconciler, Request, Result
+from pyreconcile.controller import ReconcileError, Reconciler, Request, Result
 from pyreconcile_controllers.disaggregatedset import names
 from pyreconcile_controllers.disaggregatedset.children import (
     BY_OWNER,
@@ -31,7 +31,7 @@ _LOOK_AGAIN = Result(requeue_after=1.0)
 """While a rollout begins or waits for groups to become ready (DS §12)."""
 
 
-class NameTakenError(Exception):
+class NameTakenError(ReconcileError):
     """A LeaderWorkerSet that a set needs exists already and belongs to something else."""
 
 

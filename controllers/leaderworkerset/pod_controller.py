@@ -8,7 +8,7 @@ from pyreconcile.api import RawObject, object_key
 from pyreconcile.api.apps_v1 import StatefulSet
 from pyreconcile.api.core_v1 import Node, Pod
 from pyreconcile.client import AlreadyExistsError, ApiError, Client
-from pyreconcile.controller import Reconciler, Request, Result, TerminalError
+from pyreconcile.controller import ReconcileError, Reconciler, Request, Result, TerminalError
 from pyreconcile.events import EventRecorder
 from pyreconcile_controllers.leaderworkerset import groups, names
 from pyreconcile_controllers.leaderworkerset.history import History
@@ -27,7 +27,7 @@ _REVISION_RETRY = 1.0
 _RECREATING = ("RecreateGroupOnPodRestart", "RecreateGroupAfterStart")
 
 
-class TopologyError(Exception):
+class TopologyError(ReconcileError):
     """The node of a leader does not tell where its workers have to go."""
 
 

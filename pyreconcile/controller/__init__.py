@@ -21,9 +21,10 @@ from pyreconcile.controller._conditions import (
     remove_condition,
     set_condition,
 )
-from pyreconcile.controller._controller import Controller, ControllerMetrics, ReconcileFunction, current_reconcile_id
+from pyreconcile.controller._controller import Controller, ControllerMetrics, current_reconcile_id
 from pyreconcile.controller._events import CreateEvent, DeleteEvent, GenericEvent, UpdateEvent
 from pyreconcile.controller._finalizers import (
+    Finalized,
     Finalizers,
     add_finalizer,
     ensure_finalizer,
@@ -40,6 +41,8 @@ from pyreconcile.controller._handlers import (
     MapFunction,
     RequestQueue,
 )
+from pyreconcile.controller._mapped import MappedSource
+from pyreconcile.controller._names import PROCESS_NAMES, ControllerNames
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._predicates import (
     AnnotationChanged,
@@ -54,25 +57,37 @@ from pyreconcile.controller._predicates import (
     not_,
     or_,
 )
-from pyreconcile.controller._reconciler import ObjectReconciler, Reconciler, Recorder
-from pyreconcile.controller._sources import ChannelSource, FunctionSource, KindSource, MappedSource, Source
-from pyreconcile.controller._types import BUGS, ReconcileTimeoutError, Request, Result, TerminalError
+from pyreconcile.controller._reconciler import BoundReconciler, ObjectReconciler, Reconciler, Recorder, SyncReconciler
+from pyreconcile.controller._sources import ChannelSource, FunctionSource, InformerSource, KindSource, Source
+from pyreconcile.controller._threads import ReconcileFunction, SyncReconcileFunction, run_in_loop
+from pyreconcile.controller._types import (
+    EXPECTED_ERRORS,
+    ReconcileError,
+    ReconcileTimeoutError,
+    Request,
+    Result,
+    TerminalError,
+)
 from pyreconcile.controller._writes import OperationResult, create_or_patch, create_or_update
 
 __all__ = [
-    "BUGS",
+    "EXPECTED_ERRORS",
+    "PROCESS_NAMES",
     "AlreadyOwnedError",
     "AnnotationChanged",
+    "BoundReconciler",
     "Builder",
     "ChannelSource",
     "Controller",
     "ControllerMetrics",
+    "ControllerNames",
     "ControllerOptions",
     "CreateEvent",
     "DeleteEvent",
     "EnqueueMapped",
     "EnqueueObject",
     "EnqueueOwner",
+    "Finalized",
     "Finalizers",
     "FunctionSource",
     "GenerationChanged",
@@ -80,6 +95,7 @@ __all__ = [
     "Handler",
     "HandlerFuncs",
     "Host",
+    "InformerSource",
     "KindSource",
     "LabelChanged",
     "MapFunction",
@@ -91,6 +107,7 @@ __all__ = [
     "OwnerError",
     "Predicate",
     "PredicateFuncs",
+    "ReconcileError",
     "ReconcileFunction",
     "ReconcileTimeoutError",
     "Reconciler",
@@ -100,6 +117,8 @@ __all__ = [
     "ResourceVersionChanged",
     "Result",
     "Source",
+    "SyncReconcileFunction",
+    "SyncReconciler",
     "TerminalError",
     "UpdateEvent",
     "add_finalizer",
@@ -120,6 +139,7 @@ __all__ = [
     "remove_condition",
     "remove_finalizer",
     "remove_owner_reference",
+    "run_in_loop",
     "semantic_equal",
     "set_condition",
     "set_controller_reference",

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
-from weakref import WeakKeyDictionary
 
 from pyreconcile.api import KubeObject
-from pyreconcile.controller._controller import Controller, ControllerMetrics, ReconcileFunction, Warmup
+from pyreconcile.api import metadata_only as metadata_of
+from pyreconcile.controller._controller import Controller, ControllerMetrics, Warmup
 from pyreconcile.controller._handlers import EnqueueMapped, EnqueueObject, EnqueueOwner, Handler, MapFunction
+from pyreconcile.controller._mapped import MappedSource
+from pyreconcile.controller._names import ControllerNames
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._predicates import Predicate
-from pyreconcile.controller._reconciler import Reconciler, Recorder, reconcile_function
-from pyreconcile.controller._sources import KindSource, MappedSource, Source
+from pyreconcile.controller._reconciler import AnyReconciler, BoundReconciler, Recorder, reconcile_function
+from pyreconcile.controller._sources import KindSource, Source
+from pyreconcile.controller._threads import is_coroutine_function
 from pyreconcile.workqueue import QueueMetrics
 
 if TYPE_CHECKING:
     from pyreconcile.cache import Cache
     from pyreconcile.client import Client
-
-_names: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # manager → names of its controllers (RC-7)
 
 
 class HostMetrics(Protocol):
@@ -45,6 +45,11 @@ class HostOptions(Protocol):
     @property
     def max_concurrent_reconciles_by_kind(self) -> Mapping[str, int]:
         """Workers by ``Kind.group``."""
+        ...
+
+    @property
+    def skip_name_validation(self) -> bool:
+        """Whether controllers may have the name of another one."""
         ...
 
 
@@ -81,6 +86,11 @@ class Host(Protocol):
     @property
     def options(self) -> HostOptions:
         """The options."""
+        ...
+
+    @property
+    def controller_names(self) -> ControllerNames:
+        """The names that controllers have taken."""
         ...
 
     @property
@@ -124,14 +134,24 @@ class Builder:
         self._options = ControllerOptions()
         self._completed = False
 
-    def for_(self, kind: type[KubeObject], *, predicates: Sequence[Predicate] = ()) -> Self:
-        """Reconcile each object of this kind; every event of one enqueues it. Once at most (SR-12)."""
+    def for_(
+        self, kind: type[KubeObject], *, predicates: Sequence[Predicate] = (), metadata_only: bool = False
+    ) -> Self:
+        """Reconcile each object of this kind; every event of one enqueues it. Once at most (SR-12).
+
+        Args:
+            kind: the model.
+            predicates: all of them must let an event pass.
+            metadata_only: watch and cache nothing but the objects' metadata. Read them as
+                ``metadata_only(kind)`` of `pyreconcile.api`: reading the kind itself would cache whole objects too.
+        """
         if self._for is not None:
             raise ValueError(
                 f"for_({_named(kind)}): the controller is for {self._for.kind.__name__} already; "
                 "use owns or watches for further kinds"
             )
-        self._for = _Watch(_checked_kind("for_", kind), EnqueueObject(), _checked_predicates("for_", predicates))
+        checked = _checked_kind("for_", kind, metadata_only=metadata_only)
+        self._for = _Watch(checked, EnqueueObject(), _checked_predicates("for_", predicates))
         return self
 
     def owns(
@@ -141,6 +161,7 @@ class Builder:
         predicates: Sequence[Predicate] = (),
         every_owner: bool = False,
         match_uid: bool = False,
+        metadata_only: bool = False,
     ) -> Self:
         """Reconcile the owner, of the kind given to ``for_``, when an object of this kind changes (SR-6).
 
@@ -149,13 +170,20 @@ class Builder:
             predicates: all of them must let an event pass.
             every_owner: wake every owner of the kind; by default only the controller.
             match_uid: leave out references to an owner that was since replaced by one of the same name.
+            metadata_only: watch and cache nothing but the objects' metadata.
         """
         checked = _checked_predicates("owns", predicates)
-        self._owned.append((_checked_kind("owns", kind), every_owner, match_uid, checked))
+        kind = _checked_kind("owns", kind, metadata_only=metadata_only)
+        self._owned.append((kind, every_owner, match_uid, checked))
         return self
 
     def watches(
-        self, kind: type[KubeObject], handler: Handler | MapFunction, *, predicates: Sequence[Predicate] = ()
+        self,
+        kind: type[KubeObject],
+        handler: Handler | MapFunction,
+        *,
+        predicates: Sequence[Predicate] = (),
+        metadata_only: bool = False,
     ) -> Self:
         """Watch a further kind.
 
@@ -164,6 +192,8 @@ class Builder:
             handler: a function, plain or async, that takes an object of the kind and returns the requests it
                 concerns (SR-7); or a `Handler`.
             predicates: all of them must let an event pass.
+            metadata_only: watch and cache nothing but the objects' metadata; a function then gets a
+                `PartialObjectMetadata`.
         """
         if isinstance(handler, type) or not (isinstance(handler, Handler) or callable(handler)):
             raise TypeError(
@@ -171,7 +201,7 @@ class Builder:
                 "or an instance of a Handler such as EnqueueObject()"
             )
         checked = _checked_predicates("watches", predicates)
-        self._watched.append(_Watch(_checked_kind("watches", kind), handler, checked))
+        self._watched.append(_Watch(_checked_kind("watches", kind, metadata_only=metadata_only), handler, checked))
         return self
 
     def watches_source(self, source: Source) -> Self:
@@ -196,11 +226,12 @@ class Builder:
         self._predicates += _checked_predicates("with_predicates", predicates)
         return self
 
-    def complete(self, reconciler: Reconciler[Any] | ReconcileFunction) -> Controller:
+    def complete(self, reconciler: AnyReconciler) -> Controller:
         """Build the controller and add it to the manager.
 
         Args:
-            reconciler: a `Reconciler`, or ``async def reconcile(request) -> Result | None``.
+            reconciler: a `Reconciler`, or ``async def reconcile(request) -> Result | None``. A `SyncReconciler`, or
+                a plain function, runs in worker threads.
 
         Raises:
             ValueError: something is missing, given twice, or the name is taken; the message says what to write.
@@ -218,15 +249,13 @@ class Builder:
             raise ValueError("complete: a controller without for_ needs a name; say named('…')")
         function = reconcile_function(reconciler, kind)
         manager = self._manager
-        names = _names.setdefault(manager, set())
-        if name in names and not self._options.skip_name_validation:
-            raise ValueError(
-                f"the manager has a controller named {name!r} already, and both would count in the same metrics; "
-                "say named('…')"
-            )
         options = self._with_concurrency(self._options, kind)
+        skip = options.skip_name_validation
+        unique = not (manager.options.skip_name_validation if skip is None else skip)
+        if unique:
+            manager.controller_names.check(name)
         leader_only = options.needs_leader_election
-        if isinstance(reconciler, Reconciler):
+        if isinstance(reconciler, BoundReconciler):
             reconciler.bind(
                 client=manager.client if leader_only else manager.unfenced_client,
                 cache=manager.cache,
@@ -247,7 +276,8 @@ class Builder:
         if leader_only and options.enable_warmup:
             manager.add(Warmup(controller))
         manager.add(controller)
-        names.add(name)
+        if unique:
+            manager.controller_names.claim(name, owner=manager)
         self._completed = True
         return controller
 
@@ -272,14 +302,14 @@ class Builder:
         return [*sources, *self._raw]
 
     def _source(self, watch: _Watch) -> Source:
-        cache, handler = self._manager.cache, watch.handler
+        cache, handler, low = self._manager.cache, watch.handler, self._options.low_priority
         predicates = self._predicates + watch.predicates
         if isinstance(handler, Handler):
-            return KindSource(cache, watch.kind, handler, predicates=predicates)
+            return KindSource(cache, watch.kind, handler, predicates=predicates, low_priority=low)
         function: Any = handler
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            return MappedSource(cache, watch.kind, function, predicates=predicates)
-        return KindSource(cache, watch.kind, EnqueueMapped(function), predicates=predicates)
+        if is_coroutine_function(function):
+            return MappedSource(cache, watch.kind, function, predicates=predicates, low_priority=low)
+        return KindSource(cache, watch.kind, EnqueueMapped(function), predicates=predicates, low_priority=low)
 
     def _owner_uid(self, owner: type[KubeObject]) -> Callable[[str], str | None]:
         cache = self._manager.cache
@@ -295,13 +325,13 @@ def _named(kind: object) -> str:
     return getattr(kind, "__name__", repr(kind))
 
 
-def _checked_kind(method: str, kind: type[KubeObject]) -> type[KubeObject]:
+def _checked_kind(method: str, kind: type[KubeObject], *, metadata_only: bool) -> type[KubeObject]:
     if not (isinstance(kind, type) and issubclass(kind, KubeObject) and hasattr(kind, "resource")):
         raise TypeError(
             f"{method}({_named(kind)}): give a kind, such as ConfigMap, a CustomResource of yours with group and "
             "version, or unstructured('apps/v1', 'Deployment')"
         )
-    return kind
+    return metadata_of(kind) if metadata_only else kind
 
 
 def _checked_predicates(method: str, predicates: Sequence[Predicate]) -> tuple[Predicate, ...]:

@@ -19,16 +19,22 @@ from pyreconcile.controller._feed import Feed, wait_for_any
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._sources import Source
 from pyreconcile.controller._stall import STALL, watched
-from pyreconcile.controller._types import ReconcileTimeoutError, Request, Result, is_bug, is_terminal
+from pyreconcile.controller._threads import ReconcileFunction, SyncReconcileFunction, as_coroutine_function
+from pyreconcile.controller._types import (
+    EXPECTED_ERRORS,
+    ReconcileError,
+    ReconcileTimeoutError,
+    Request,
+    Result,
+    is_panic,
+    is_terminal,
+)
 from pyreconcile.workqueue import PriorityQueue, Queue, QueueMetrics, ShutDown
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
 log = structlog.get_logger()
-
-ReconcileFunction: TypeAlias = Callable[[Request], Awaitable[Result | None]]
-"""What a controller calls for each request."""
 
 WorkQueue: TypeAlias = PriorityQueue[Request] | Queue[Request]
 """The queue of a controller."""
@@ -52,7 +58,7 @@ class ControllerMetrics(Protocol):
         """Count one reconcile that failed for good."""
 
     def panic(self) -> None:
-        """Count one exception that speaks of a bug."""
+        """Count one exception that is none of the expected ones."""
 
     def timeout(self) -> None:
         """Count one reconcile that ran into its time limit."""
@@ -74,7 +80,7 @@ class Controller:
 
     Args:
         name: names it in metrics and logs.
-        reconcile: called for each request.
+        reconcile: called for each request; a plain function runs in a worker thread.
         sources: fill the queue.
         options: concurrency, time limits, backoff.
         resource: the kind it is for, shown in logs.
@@ -84,12 +90,16 @@ class Controller:
             controller with that error (LE-11).
         time: monotonic clock in seconds, for durations.
         new_id: makes the id of a reconcile.
+
+    Raises:
+        ValueError: the name is empty.
+        TypeError: the reconciler cannot be called.
     """
 
     def __init__(
         self,
         name: str,
-        reconcile: ReconcileFunction,
+        reconcile: ReconcileFunction | SyncReconcileFunction,
         *,
         sources: tuple[Source, ...] | list[Source] = (),
         options: ControllerOptions | None = None,
@@ -100,9 +110,14 @@ class Controller:
         time: Callable[[], float] = _time.perf_counter,
         new_id: Callable[[], object] = uuid.uuid4,
     ) -> None:
+        if not name:
+            raise ValueError("name: a controller needs one, for its metrics and logs")
+        if not callable(reconcile):
+            raise TypeError(f"reconcile: give a function that takes a Request, not {reconcile!r}")
         self.name = name
         self.options = options or ControllerOptions()
-        self._reconcile = reconcile
+        self._reconcile = as_coroutine_function(reconcile, limit=self.concurrency)
+        self._expected = EXPECTED_ERRORS + self.options.expected_errors
         self._feed = Feed(name, sources, timeout=self.options.cache_sync_timeout)
         self._resource = resource
         self._metrics = metrics or _NoMetrics()
@@ -250,7 +265,7 @@ class Controller:
                 raise
             # Not meant for this worker: the reconciler awaited a task that something else had cancelled. Let through,
             # it would end the worker without a word.
-            error = RuntimeError("a task that the reconciler awaited was cancelled")
+            error = ReconcileError("a task that the reconciler awaited was cancelled")
             error.__cause__ = caught
         finally:
             ended = self._time()
@@ -308,20 +323,21 @@ class Controller:
         )
 
     def _failed(self, queue: WorkQueue, request: Request, priority: int, error: Exception) -> None:
-        bug = is_bug(error)
-        if bug:
+        panic = is_panic(error, self._expected)
+        if panic:
             self._metrics.panic()
         if is_terminal(error):
             self._metrics.terminal_error()
             log.error("reconcile_failed_for_good", error=str(error) or repr(error), exc_info=error)
             return
-        if bug and not self.options.recover_panic:
+        if panic and not self.options.recover_panic:
             raise error
         queue.add_rate_limited(request, priority=priority)
         log.error(
             "reconcile_failed",
             error=str(error) or repr(error),
             failures=queue.num_requeues(request),
+            panic=panic,
             # The server's refusals say it all; where else an error came from, only the traceback tells.
             exc_info=None if isinstance(error, ApiError) else error,
         )

@@ -31,16 +31,19 @@ class _ObjectEvent(Generic[T]):
 class CreateEvent(_ObjectEvent[T]):
     """An object is new, or (``is_initial``) was there when the watch began."""
 
-    __slots__ = ("is_initial",)
+    __slots__ = ("_low_priority", "is_initial")
 
-    def __init__(self, raw: RawObject, kind: type[T], *, is_initial: bool = False) -> None:
+    def __init__(
+        self, raw: RawObject, kind: type[T], *, is_initial: bool = False, low_priority: int = LOW_PRIORITY
+    ) -> None:
         super().__init__(raw, kind)
         self.is_initial = is_initial
+        self._low_priority = low_priority
 
     @property
     def priority(self) -> int:
         """The priority that this event gives its requests: low when part of the initial list (PQ-13)."""
-        return LOW_PRIORITY if self.is_initial else 0
+        return self._low_priority if self.is_initial else 0
 
 
 class DeleteEvent(_ObjectEvent[T]):
@@ -71,12 +74,15 @@ class GenericEvent(_ObjectEvent[T]):
 class UpdateEvent(Generic[T]):
     """An object changed, or was shown again by a resync; the typed views are decoded on first use."""
 
-    __slots__ = ("_new", "_old", "kind", "new_raw", "old_raw")
+    __slots__ = ("_low_priority", "_new", "_old", "kind", "new_raw", "old_raw")
 
-    def __init__(self, old_raw: RawObject, new_raw: RawObject, kind: type[T]) -> None:
+    def __init__(
+        self, old_raw: RawObject, new_raw: RawObject, kind: type[T], *, low_priority: int = LOW_PRIORITY
+    ) -> None:
         self.old_raw = old_raw
         self.new_raw = new_raw
         self.kind = kind
+        self._low_priority = low_priority
         self._old: T | None = None
         self._new: T | None = None
 
@@ -97,5 +103,7 @@ class UpdateEvent(Generic[T]):
     @property
     def priority(self) -> int:
         """The priority that this event gives its requests: low when the version did not change (PQ-13)."""
+        if self.old_raw is self.new_raw:
+            return self._low_priority
         old = self.old_raw["metadata"].get("resourceVersion")
-        return LOW_PRIORITY if old == self.new_raw["metadata"].get("resourceVersion") else 0
+        return self._low_priority if old == self.new_raw["metadata"].get("resourceVersion") else 0

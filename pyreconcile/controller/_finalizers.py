@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from pyreconcile.api import KubeObject
 from pyreconcile.client import MergePatch, NotFoundError
@@ -93,16 +93,28 @@ Cleanup: TypeAlias = Callable[[Any], Awaitable[None]]
 """Cleans up what an object had outside of the cluster; doing it twice must do no harm."""
 
 
+class Finalized(NamedTuple, Generic[T]):
+    """What `Finalizers.run` did."""
+
+    obj: T
+    """The object as it is now; when it is gone, as it was last."""
+    updated: bool
+    """Whether finalizers, or anything else but the status, were written."""
+    status_updated: bool
+    """Whether the status was written."""
+
+
 class Finalizers:
     """Several clean-ups, each under a finalizer of its own.
 
     ::
 
         finalizers = Finalizers({"labs.example.dev/dns": remove_dns, "labs.example.dev/bucket": remove_bucket})
-        obj = await finalizers.run(self.client, obj)  # first thing in reconcile
+        obj, _, _ = await finalizers.run(self.client, obj)  # first thing in reconcile
 
     Args:
-        cleanups: coroutine functions by finalizer, called with the object while it is being deleted.
+        cleanups: coroutine functions by finalizer, called with a copy of the object while it is being deleted. What
+            one changes in it is written, such as a condition that says how far it is.
     """
 
     def __init__(self, cleanups: Mapping[str, Cleanup] | None = None) -> None:
@@ -123,22 +135,24 @@ class Finalizers:
             raise ValueError(f"finalizer {name!r}: the server wants a domain and a name, as in 'labs.example.dev/dns'")
         self._cleanups[name] = cleanup
 
-    async def run(self, client: Client, obj: T) -> T:
+    async def run(self, client: Client, obj: T) -> Finalized[T]:
         """Add all finalizers while the object lives; once it is being deleted, clean up and take them off.
 
-        One patch at most, with the resource version of ``obj``. Every clean-up whose finalizer is there runs, also
-        after one that failed; those that went well lose their finalizer.
+        Every clean-up whose finalizer is there runs, in the order of registration and also after one that failed;
+        those that went well lose their finalizer. Then one patch at most, with the resource version of ``obj``, and
+        before it one of the status if a clean-up changed that.
 
         Args:
-            client: writes the patch.
+            client: writes the patches.
             obj: the object as it was read; it is not changed.
 
         Returns:
-            The object as it is now; when it is gone, as it was last.
+            The object as it is now, and what was written.
 
         Raises:
             ConflictError: the object has changed since it was read; reconcile again.
-            ExceptionGroup: what clean-ups raised, after the patch.
+            NotFoundError: a clean-up changed the status of a kind without that sub-resource, or of a lost object.
+            ExceptionGroup: what clean-ups raised, after the patches.
         """
         changed = obj.deep_copy()
         failures: list[Exception] = []
@@ -149,16 +163,31 @@ class Finalizers:
             for name, cleanup in self._cleanups.items():
                 if has_finalizer(obj, name):
                     try:
-                        await cleanup(obj)
+                        await cleanup(changed)
                     except Exception as error:
                         error.add_note(f"finalizer {name}")
                         failures.append(error)
                     else:
                         remove_finalizer(changed, name)
-        current = obj
-        if changed.metadata.finalizers != obj.metadata.finalizers:
-            with suppress(NotFoundError):
-                current = await client.patch(obj, MergePatch.between(obj, changed, optimistic_lock=True))
+        done = await self._write(client, obj, changed)
         if failures:
             raise ExceptionGroup(f"clean-up of {type(obj).resource.kind} {obj.key} failed", failures)
-        return current
+        return done
+
+    async def _write(self, client: Client, obj: T, changed: T) -> Finalized[T]:
+        before, after = obj.to_dict(), changed.to_dict()
+        main = MergePatch.between({**before, "status": None}, {**after, "status": None})
+        status = MergePatch.between({"status": before.get("status")}, {"status": after.get("status")})
+        current = obj
+        if status:
+            current = await client.patch(obj, _locked(status, current), subresource="status")
+        if main:
+            with suppress(NotFoundError):
+                current = await client.patch(obj, _locked(main, current))
+        return Finalized(current, bool(main), bool(status))
+
+
+def _locked(patch: MergePatch, current: KubeObject) -> MergePatch:
+    """Return the patch with the version of ``current``: the server refuses it when the object has changed since."""
+    metadata = {**patch.fields.get("metadata", {}), "resourceVersion": current.metadata.resource_version}
+    return MergePatch({**patch.fields, "metadata": metadata})

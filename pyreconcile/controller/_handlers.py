@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import structlog
 
-from pyreconcile.api import KubeObject, RawObject
+from pyreconcile.api import KubeObject, RawObject, Resource
 from pyreconcile.controller._events import CreateEvent, DeleteEvent, GenericEvent, UpdateEvent
 from pyreconcile.controller._types import Request
 
@@ -51,23 +51,29 @@ class Handler:
 
 
 class EnqueueObject(Handler):
-    """Enqueues the object of the event itself (SR-5)."""
+    """Enqueues the object of the event itself; an event without one is dropped, with a line in the log (SR-5)."""
 
     def create(self, event: CreateEvent[Any], queue: RequestQueue) -> None:
         """Enqueue the new object."""
-        queue.add(Request.for_object(event.raw), priority=event.priority)
+        if has_metadata(event.raw, "create"):
+            queue.add(Request.for_object(event.raw), priority=event.priority)
 
     def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
-        """Enqueue the changed object."""
-        queue.add(Request.for_object(event.new_raw), priority=event.priority)
+        """Enqueue the changed object; the one before the change if that is all there is."""
+        if event.new_raw:
+            queue.add(Request.for_object(event.new_raw), priority=event.priority)
+        elif has_metadata(event.old_raw, "update"):
+            queue.add(Request.for_object(event.old_raw))
 
     def delete(self, event: DeleteEvent[Any], queue: RequestQueue) -> None:
         """Enqueue the object that is gone."""
-        queue.add(Request.for_object(event.raw))
+        if has_metadata(event.raw, "delete"):
+            queue.add(Request.for_object(event.raw))
 
     def generic(self, event: GenericEvent[Any], queue: RequestQueue) -> None:
         """Enqueue the object of the event."""
-        queue.add(Request.for_object(event.raw))
+        if has_metadata(event.raw, "generic"):
+            queue.add(Request.for_object(event.raw))
 
 
 class _EnqueueRequests(Handler, ABC):
@@ -110,6 +116,9 @@ class EnqueueOwner(_EnqueueRequests):
         every_owner: all owners of the kind; by default only the controller.
         owner_uid: returns the UID that the owner with this key has now, or None when that is not known. References to
             an owner that was replaced by one of the same name are then left out.
+
+    Raises:
+        TypeError: the owner is no kind.
     """
 
     def __init__(
@@ -119,7 +128,9 @@ class EnqueueOwner(_EnqueueRequests):
         every_owner: bool = False,
         owner_uid: Callable[[str], str | None] | None = None,
     ) -> None:
-        resource = owner.resource
+        resource = getattr(owner, "resource", None)
+        if not isinstance(resource, Resource):
+            raise TypeError(f"EnqueueOwner({owner!r}): give the owner's kind, such as Deployment")
         self._group = resource.group
         self._kind = resource.kind
         self._namespaced = resource.namespaced
@@ -225,6 +236,25 @@ class _WithPriority:
 
     def add_rate_limited(self, key: Request, *, priority: int | None = None) -> None:
         self._queue.add_rate_limited(key, priority=self._priority if priority is None else priority)
+
+
+def checked_handler(where: str, handler: Handler) -> Handler:
+    """Return a handler.
+
+    Raises:
+        TypeError: it is none; the message says what to give.
+    """
+    if not isinstance(handler, Handler):
+        raise TypeError(f"{where}: handler is {handler!r}; give an instance of a Handler, such as EnqueueObject()")
+    return handler
+
+
+def has_metadata(raw: RawObject | None, event: str) -> bool:
+    """Tell whether an object has metadata; one without is of no use, and logged (SR-4, SR-5)."""
+    if raw and raw.get("metadata"):
+        return True
+    log.error("event_without_metadata", event_type=event)
+    return False
 
 
 def object_of(event: Any, *, old: bool = False) -> Any:

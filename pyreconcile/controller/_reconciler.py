@@ -1,15 +1,14 @@
-"""What an author writes: a Reconciler, or a coroutine function."""
+"""What an author writes: a Reconciler of one of three forms, or a function."""
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin
 
 import structlog
 
-from pyreconcile.api import KubeObject
-from pyreconcile.controller._controller import ReconcileFunction
+from pyreconcile.api import KubeObject, PartialObjectMetadata
+from pyreconcile.controller._threads import ReconcileFunction, SyncReconcileFunction
 from pyreconcile.controller._types import Request, Result
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class Recorder(Protocol):
         """Record that something happened to an object; ``type`` is Normal or Warning."""
 
 
-class Reconciler(ABC, Generic[T]):
-    """Brings the cluster from what it is to what one object says.
+class BoundReconciler(ABC, Generic[T]):
+    """What `Reconciler` and `SyncReconciler` share; derive from one of these.
 
     ``Builder.complete`` sets the attributes before the first call. ``T`` is the kind given to ``for_``.
 
@@ -51,6 +50,20 @@ class Reconciler(ABC, Generic[T]):
     cache: Cache
     recorder: Recorder
     log: Any
+
+    def setup(self, manager: Any) -> None:
+        """Prepare what the reconciler needs of the manager, such as indexes. Called once by ``complete``."""
+
+    def bind(self, *, client: Client, cache: Cache, recorder: Recorder, name: str = "") -> None:
+        """Set the attributes; ``Builder.complete`` does it, and so may a test."""
+        self.client = client
+        self.cache = cache
+        self.recorder = recorder
+        self.log = structlog.get_logger(controller=name) if name else structlog.get_logger()
+
+
+class Reconciler(BoundReconciler[T]):
+    """Brings the cluster from what it is to what one object says."""
 
     @abstractmethod
     async def reconcile(self, request: Request) -> Result | None:
@@ -69,15 +82,18 @@ class Reconciler(ABC, Generic[T]):
         It is cancelled when the manager's graceful time is over or leadership is lost: let CancelledError pass.
         """
 
-    def setup(self, manager: Any) -> None:
-        """Prepare what the reconciler needs of the manager, such as indexes. Called once by ``complete``."""
 
-    def bind(self, *, client: Client, cache: Cache, recorder: Recorder, name: str = "") -> None:
-        """Set the attributes; ``Builder.complete`` does it, and so may a test."""
-        self.client = client
-        self.cache = cache
-        self.recorder = recorder
-        self.log = structlog.get_logger(controller=name) if name else structlog.get_logger()
+class SyncReconciler(BoundReconciler[T]):
+    """A `Reconciler` whose ``reconcile`` is a plain function: it may block, since it runs in a worker thread.
+
+    Client and cache belong to the event loop: use them through `run_in_loop`. Threads cannot be ended from outside.
+    When ``reconciliation_timeout`` is over, or at a hard stop, the controller goes on without the thread; the object is
+    not reconciled again before that has ended, and the next `run_in_loop` in it raises.
+    """
+
+    @abstractmethod
+    def reconcile(self, request: Request) -> Result | None:
+        """Reconcile one object; as `Reconciler.reconcile` otherwise."""
 
 
 class ObjectReconciler(Reconciler[T]):
@@ -95,36 +111,41 @@ class ObjectReconciler(Reconciler[T]):
         """Reconcile one object; it is a copy that you may change. Otherwise as `Reconciler.reconcile`."""
 
 
-def reconcile_function(reconciler: Reconciler[Any] | ReconcileFunction, kind: type[KubeObject] | None) -> Any:
-    """Return the coroutine function that a controller calls.
+AnyReconciler: TypeAlias = BoundReconciler[Any] | ReconcileFunction | SyncReconcileFunction
+"""What ``Builder.complete`` takes."""
+
+
+def reconcile_function(reconciler: AnyReconciler, kind: type[KubeObject] | None) -> Any:
+    """Return the function that a controller calls.
 
     Raises:
-        TypeError: it is neither a Reconciler nor a coroutine function, or a Reconciler of another kind than ``for_``;
-            the message says what to write.
+        TypeError: it is no reconciler, or one of another kind than ``for_``; the message says what to write.
     """
     if isinstance(reconciler, type):
         raise TypeError(f"complete({reconciler.__name__}): pass an instance, complete({reconciler.__name__}())")
-    function = reconciler.reconcile if isinstance(reconciler, Reconciler) else reconciler
-    name = getattr(function, "__qualname__", repr(function))
-    if not callable(function):
-        raise TypeError(f"complete({reconciler!r}): pass a Reconciler, or async def reconcile(request)")
-    if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)):
-        raise TypeError(
-            f"{name} is a plain function and would block the event loop: write 'async def', and put what blocks into "
-            "'await anyio.to_thread.run_sync(…)'"
-        )
-    if isinstance(reconciler, Reconciler):
-        declared = _declared_kind(type(reconciler))
-        if declared is not None and kind is not None and declared.resource != kind.resource:
+    if not isinstance(reconciler, BoundReconciler):
+        if not callable(reconciler):
+            raise TypeError(f"complete({reconciler!r}): pass a Reconciler, or async def reconcile(request)")
+        return reconciler
+    declared = _declared_kind(type(reconciler))
+    name = type(reconciler).__name__
+    if declared is not None and kind is not None and declared.resource != kind.resource:
+        raise TypeError(f"{name} is a Reconciler[{declared.__name__}], but the builder has for_({kind.__name__})")
+    if isinstance(reconciler, ObjectReconciler):
+        found = kind or declared
+        if found is None:
+            raise TypeError(f"{name}: an ObjectReconciler needs for_(Kind)")
+        if declared is not None and issubclass(found, PartialObjectMetadata) > issubclass(
+            declared, PartialObjectMetadata
+        ):
             raise TypeError(
-                f"{type(reconciler).__name__} is a Reconciler[{declared.__name__}], but the builder has "
-                f"for_({kind.__name__})"
+                f"{name} wants whole objects, and for_ with metadata_only gives it their metadata; make it an "
+                "ObjectReconciler[PartialObjectMetadata]"
             )
-        if isinstance(reconciler, ObjectReconciler):
-            found = kind or declared
-            if found is None:
-                raise TypeError(f"{type(reconciler).__name__}: an ObjectReconciler needs for_(Kind)")
-            reconciler.kind = found
+        reconciler.kind = found
+    function = getattr(reconciler, "reconcile", None)
+    if not callable(function):
+        raise TypeError(f"{name}: derive from Reconciler or SyncReconciler, and write reconcile(self, request)")
     return function
 
 
@@ -133,7 +154,7 @@ def _declared_kind(cls: type) -> type[KubeObject] | None:
     for base in cls.__mro__:
         for generic in getattr(base, "__orig_bases__", ()):
             origin = get_origin(generic)
-            if isinstance(origin, type) and issubclass(origin, Reconciler):
+            if isinstance(origin, type) and issubclass(origin, BoundReconciler):
                 (argument,) = get_args(generic)[:1] or (None,)
                 if isinstance(argument, type) and issubclass(argument, KubeObject) and hasattr(argument, "resource"):
                     return argument

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
-import anyio.lowlevel
 import structlog
+from anyio.streams.memory import MemoryObjectSendStream
 
 from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.controller._events import CreateEvent, DeleteEvent, GenericEvent, UpdateEvent
-from pyreconcile.controller._handlers import Handler, RequestQueue, checked_requests
+from pyreconcile.controller._handlers import Handler, RequestQueue, checked_handler, has_metadata
 from pyreconcile.controller._predicates import Predicate
-from pyreconcile.controller._types import Request
+from pyreconcile.workqueue import LOW_PRIORITY
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -23,6 +22,9 @@ log = structlog.get_logger()
 
 INFORMER_RETRY = 10.0
 """Seconds between two tries to get an informer (SR-1)."""
+
+CHANNEL_BUFFER = 1024
+"""Events that wait in a channel before its sender does (SR-2)."""
 
 
 class Source(Protocol):
@@ -70,28 +72,40 @@ class _Dispatch:
     """An informer's event handler: builds events, asks the predicates and calls the handler."""
 
     def __init__(
-        self, kind: type[KubeObject], handler: Handler, predicates: Sequence[Predicate], queue: RequestQueue
+        self,
+        kind: type[KubeObject],
+        handler: Handler,
+        predicates: Sequence[Predicate],
+        queue: RequestQueue,
+        low_priority: int,
     ) -> None:
         self._kind = kind
         self._handler = handler
         self._predicates = tuple(predicates)
         self._queue = queue
+        self._low_priority = low_priority
 
     def on_add(self, obj: RawObject, *, initial: bool) -> None:
-        event = CreateEvent(obj, self._kind, is_initial=initial)
+        if "metadata" not in obj and not has_metadata(obj, "create"):
+            return
+        event = CreateEvent(obj, self._kind, is_initial=initial, low_priority=self._low_priority)
         for predicate in self._predicates:
             if not predicate.create(event):
                 return
         self._handler.create(event, self._queue)
 
     def on_update(self, old: RawObject, new: RawObject) -> None:
-        event = UpdateEvent(old, new, self._kind)
+        if "metadata" not in new and not has_metadata(new, "update"):
+            return
+        event = UpdateEvent(old, new, self._kind, low_priority=self._low_priority)
         for predicate in self._predicates:
             if not predicate.update(event):
                 return
         self._handler.update(event, self._queue)
 
     def on_delete(self, obj: RawObject, *, state_unknown: bool) -> None:
+        if "metadata" not in obj and not has_metadata(obj, "delete"):
+            return
         event = DeleteEvent(obj, self._kind, state_unknown=state_unknown)
         for predicate in self._predicates:
             if not predicate.delete(event):
@@ -104,29 +118,39 @@ class KindSource:
 
     Args:
         cache: where the informer is.
-        kind: the model.
+        kind: the model; one made by `pyreconcile.api.metadata_only` watches nothing but metadata.
         handler: turns events into requests.
         predicates: all of them must let an event pass.
+        low_priority: priority of the initial list and of resyncs (PQ-13).
+
+    Raises:
+        TypeError: cache, kind or handler is missing (SR-3).
     """
 
     def __init__(
-        self, cache: InformerCache, kind: type[KubeObject], handler: Handler, *, predicates: Sequence[Predicate] = ()
+        self,
+        cache: InformerCache,
+        kind: type[KubeObject],
+        handler: Handler,
+        *,
+        predicates: Sequence[Predicate] = (),
+        low_priority: int = LOW_PRIORITY,
     ) -> None:
+        if not hasattr(cache, "informer"):
+            raise TypeError(f"KindSource: cache is {cache!r}; give the manager's cache")
+        if not hasattr(kind, "resource"):
+            raise TypeError(f"KindSource: kind is {kind!r}; give a model class, such as ConfigMap")
         self.name = f"kind {kind.resource.gvk}"
         self._cache = cache
         self._kind = kind
-        self._handler = handler
+        self._handler = checked_handler("KindSource", handler)
         self._predicates = predicates
+        self._low_priority = low_priority
 
     async def run(self, queue: RequestQueue, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Register with the informer, wait until the initial list was handled, and stay until cancelled."""
-        registration = await self._register(_Dispatch(self._kind, self._handler, self._predicates, queue))
-        try:
-            await registration.wait_synced()
-            task_status.started()
-            await anyio.sleep_forever()
-        finally:
-            registration.remove()
+        dispatch = _Dispatch(self._kind, self._handler, self._predicates, queue, self._low_priority)
+        await _deliver(await self._register(dispatch), task_status)
 
     async def _register(self, dispatch: _Dispatch) -> InformerRegistration:
         while True:
@@ -137,98 +161,72 @@ class KindSource:
                 await anyio.sleep(INFORMER_RETRY)
 
 
-AsyncMapFunction: TypeAlias = Callable[[Any], Awaitable[Iterable[Request]]]
-"""A map function that may wait, such as for a cached read."""
-
-
-class MappedSource:
-    """Events of all objects of a kind, mapped to requests by a coroutine function, one event after the other (SR-7).
+class InformerSource:
+    """Events of an informer that you have already, such as one of another cache (SR-3).
 
     Args:
-        cache: where the informer is.
-        kind: the model.
-        function: takes the object as its model and returns requests; an update asks for the old and the new one.
+        informer: where the events come from; it runs, or will.
+        kind: the model of its objects.
+        handler: turns events into requests.
         predicates: all of them must let an event pass.
+        name: names the source in logs and errors.
+        low_priority: priority of the initial list and of resyncs (PQ-13).
+
+    Raises:
+        TypeError: informer, kind or handler is missing.
     """
 
     def __init__(
         self,
-        cache: InformerCache,
+        informer: EventInformer,
         kind: type[KubeObject],
-        function: AsyncMapFunction,
+        handler: Handler,
         *,
         predicates: Sequence[Predicate] = (),
+        name: str = "",
+        low_priority: int = LOW_PRIORITY,
     ) -> None:
-        self.name = f"kind {kind.resource.gvk}"
-        self._function = function
-        self._pending: deque[tuple[Any, ...]] = deque()
-        self._wake = anyio.Event()
-        self._source = KindSource(cache, kind, _Buffer(self._push), predicates=predicates)
+        if not hasattr(informer, "add_handler"):
+            raise TypeError(f"InformerSource: informer is {informer!r}; give one, as cache.informer(Kind) returns it")
+        if not hasattr(kind, "resource"):
+            raise TypeError(f"InformerSource: kind is {kind!r}; give a model class, such as ConfigMap")
+        self.name = name or f"informer {kind.resource.gvk}"
+        self._informer = informer
+        self._kind = kind
+        self._handler = checked_handler("InformerSource", handler)
+        self._predicates = predicates
+        self._low_priority = low_priority
 
     async def run(self, queue: RequestQueue, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Map events until cancelled; started once the initial list was mapped."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._pump, queue)
-            await tasks.start(self._source.run, queue)
-            settled = anyio.Event()
-            self._push(settled)
-            await settled.wait()
-            task_status.started()
-
-    def _push(self, *item: Any) -> None:
-        self._pending.append(item)
-        self._wake.set()
-
-    async def _pump(self, queue: RequestQueue) -> None:
-        while True:
-            while self._pending:
-                item = self._pending.popleft()
-                if isinstance(item[0], anyio.Event):
-                    item[0].set()
-                    continue
-                try:
-                    await self._map(item[0], queue)
-                except Exception:
-                    log.exception("map_function_failed", source=self.name)
-            self._wake = anyio.Event()
-            await self._wake.wait()
-
-    async def _map(self, event: Any, queue: RequestQueue) -> None:
-        objects = [event.old, event.new] if isinstance(event, UpdateEvent) else [event.object]
-        requests: dict[Request, None] = {}
-        for obj in objects:
-            requests.update(dict.fromkeys(checked_requests(await self._function(obj), self._function)))
-        for request in requests:
-            queue.add(request, priority=event.priority)
+        """Register with the informer, wait until the initial list was handled, and stay until cancelled."""
+        dispatch = _Dispatch(self._kind, self._handler, self._predicates, queue, self._low_priority)
+        await _deliver(self._informer.add_handler(dispatch, name=self.name), task_status)
 
 
-class _Buffer(Handler):
-    """Hands events on without looking at them."""
-
-    def __init__(self, push: Callable[[Any], None]) -> None:
-        self._push = push
-
-    def create(self, event: CreateEvent[Any], queue: RequestQueue) -> None:
-        self._push(event)
-
-    def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
-        self._push(event)
-
-    def delete(self, event: DeleteEvent[Any], queue: RequestQueue) -> None:
-        self._push(event)
+async def _deliver(registration: InformerRegistration, task_status: TaskStatus[None]) -> None:
+    try:
+        await registration.wait_synced()
+        task_status.started()
+        await anyio.sleep_forever()
+    finally:
+        registration.remove()
 
 
 class ChannelSource:
     """Events from outside of the cluster, sent by your own code (SR-2).
 
-    Make the channel with ``anyio.create_memory_object_stream[GenericEvent](1024)`` and give the receiving end here.
-    What is sent before the start is kept; a sender waits while the channel is full; closing it ends the source.
+    `ChannelSource.open` makes the channel too. What is sent before the start is kept; a sender waits while the channel
+    is full; closing it ends the source.
 
     Args:
-        events: the receiving end, or any async iterable of `GenericEvent`.
+        events: the receiving end of ``anyio.create_memory_object_stream[GenericEvent](1024)``, or any async iterable
+            of `GenericEvent`.
         handler: turns events into requests; only its ``generic`` is called.
         predicates: all of them must let an event pass.
         name: names the source in logs and errors.
+
+    Raises:
+        TypeError: the channel or the handler is missing.
     """
 
     def __init__(
@@ -239,33 +237,62 @@ class ChannelSource:
         predicates: Sequence[Predicate] = (),
         name: str = "channel",
     ) -> None:
+        if not hasattr(events, "__aiter__"):
+            raise TypeError(f"ChannelSource: events is {events!r}; give the receiving end of a memory object stream")
         self.name = name
         self._events = events
-        self._handler = handler
+        self._handler = checked_handler("ChannelSource", handler)
         self._predicates = tuple(predicates)
+
+    @classmethod
+    def open(
+        cls,
+        handler: Handler,
+        *,
+        predicates: Sequence[Predicate] = (),
+        name: str = "channel",
+        buffer: int = CHANNEL_BUFFER,
+    ) -> tuple[MemoryObjectSendStream[GenericEvent[Any]], Self]:
+        """Return the sending end of a new channel, and its source.
+
+        Args:
+            handler: turns events into requests; only its ``generic`` is called.
+            predicates: all of them must let an event pass.
+            name: names the source in logs and errors.
+            buffer: how many events wait in the channel before a sender does.
+        """
+        send, receive = anyio.create_memory_object_stream[GenericEvent[Any]](buffer)
+        return send, cls(receive, handler, predicates=predicates, name=name)
 
     async def run(self, queue: RequestQueue, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Deliver events until the channel is closed, or until cancelled."""
         task_status.started()
         async for event in self._events:
             try:
-                if all(predicate.generic(event) for predicate in self._predicates):
+                if has_metadata(event.raw, "generic") and all(
+                    predicate.generic(event) for predicate in self._predicates
+                ):
                     self._handler.generic(event, queue)
             except Exception:
                 log.exception("event_handler_failed", source=self.name)
 
 
 class FunctionSource:
-    """A coroutine function that feeds the queue as it likes (SR-3): ``async def feed(queue): …``.
+    """A function that feeds the queue as it likes (SR-3): ``async def feed(queue): …``, or a plain one.
 
-    It counts as synced at once. It runs until it returns or the controller ends; what it raises ends the controller.
+    A coroutine function counts as synced at once, and runs until it returns or the controller ends. A plain function
+    is called once, in the event loop, before workers begin. What either raises ends the controller.
     """
 
-    def __init__(self, function: Callable[[RequestQueue], Awaitable[None]], *, name: str = "") -> None:
+    def __init__(self, function: Callable[[RequestQueue], Awaitable[None] | None], *, name: str = "") -> None:
+        if not callable(function):
+            raise TypeError(f"FunctionSource: {function!r} cannot be called; give a function that takes the queue")
         self.name = name or f"function {getattr(function, '__qualname__', function)!s}"
         self._function = function
 
     async def run(self, queue: RequestQueue, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run the function."""
+        feeding = self._function(queue)
         task_status.started()
-        await self._function(queue)
+        if feeding is not None:
+            await feeding

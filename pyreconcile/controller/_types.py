@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+import aiohttp
+
 from pyreconcile.api import RawObject, object_key, split_key
+from pyreconcile.api.owners import OwnerError
+from pyreconcile.client import ApiError, NotCachedError, UnknownKindError
+from pyreconcile.election import NotLeaderError
 
 
 class Request(NamedTuple):
@@ -57,28 +62,35 @@ class Result:
             raise TypeError(f"requeue_after={self.requeue_after!r}: give seconds, as in 30 or delta.total_seconds()")
 
 
-class TerminalError(Exception):
+class ReconcileError(Exception):
+    """The base of errors that a reconciler means to raise: the reconcile failed, and is tried again after a delay.
+
+    Derive your own from it, so that they do not count as panics (RC-5).
+    """
+
+
+class TerminalError(ReconcileError):
     """A retry is of no use until the object changes: the reconcile counts as failed and is not queued again.
 
     Raise it ``from`` the error that it comes of, or raise another error ``from`` it: anywhere in the chain counts.
     """
 
 
-class ReconcileTimeoutError(TimeoutError):
+class ReconcileTimeoutError(ReconcileError, TimeoutError):
     """A reconcile ran into the controller's ``reconciliation_timeout``."""
 
 
-BUGS: tuple[type[Exception], ...] = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    RecursionError,
-    TypeError,
+EXPECTED_ERRORS: tuple[type[Exception], ...] = (
+    ReconcileError,
+    ApiError,  # the server's refusals, and lost connections
+    OSError,  # networks, files and time limits
+    aiohttp.ClientError,
+    NotCachedError,
+    UnknownKindError,
+    OwnerError,
+    NotLeaderError,
 )
-"""Exceptions that tell of a bug, as a panic does in Go: they count in ``reconcile_panics_total`` (RC-5)."""
+"""What happens to code without a fault. All other exceptions count as panics, as one does in Go (RC-5)."""
 
 
 def is_terminal(error: BaseException) -> bool:
@@ -95,8 +107,8 @@ def is_terminal(error: BaseException) -> bool:
     return False
 
 
-def is_bug(error: BaseException) -> bool:
-    """Tell whether an error is one of `BUGS`, or a group that holds one."""
+def is_panic(error: BaseException, expected: tuple[type[Exception], ...] = EXPECTED_ERRORS) -> bool:
+    """Tell whether an error is none of ``expected``, or a group that holds such a one; a terminal error is no panic."""
     if isinstance(error, BaseExceptionGroup):
-        return any(is_bug(member) for member in error.exceptions)
-    return isinstance(error, BUGS)
+        return any(is_panic(member, expected) for member in error.exceptions)
+    return not (isinstance(error, expected) or is_terminal(error))

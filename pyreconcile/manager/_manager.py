@@ -16,6 +16,7 @@ from anyio.abc import TaskStatus
 from pyreconcile.api import unstructured
 from pyreconcile.cache import Cache
 from pyreconcile.client import Client, connect
+from pyreconcile.controller import PROCESS_NAMES, ControllerNames
 from pyreconcile.election import Elector
 from pyreconcile.events import EventBroadcaster, EventRecorder
 from pyreconcile.manager._groups import Runnable
@@ -46,6 +47,7 @@ class Manager:
         metrics: counts into these; by default its own.
         elector: takes part in an election of another kind than ``options.leader_election`` describes.
         exit_process: ends the process at a second signal.
+        controller_names: keeps the names of its controllers unique; by default among all managers of the process.
 
     Raises:
         ConfigError: (on entering) no way to the API server was found.
@@ -58,8 +60,11 @@ class Manager:
         metrics: Metrics | None = None,
         elector: Elector | None = None,
         exit_process: Callable[[int], object] = os._exit,
+        controller_names: ControllerNames = PROCESS_NAMES,
     ) -> None:
         self.options = options = options or ManagerOptions()
+        self.controller_names = controller_names
+        """The names that controllers have taken, in the whole process by default (rule RC-7)."""
         self.metrics = metrics or Metrics()
         self.webhooks: WebhookServer | None = None
         """The webhook server, None without ``webhook`` options. It listens if handlers were registered before `run`."""
@@ -120,7 +125,8 @@ class Manager:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the client."""
+        """Close the client, and free the names of the controllers."""
+        self.controller_names.release(self)
         await self._stack.__aexit__(kind, error, traceback)
 
     @property

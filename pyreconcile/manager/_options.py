@@ -33,6 +33,7 @@ class ManagerOptions:
             number waits for ever (default 30; rule MG-5).
         max_concurrent_reconciles: the default for all controllers.
         max_concurrent_reconciles_by_kind: defaults by ``Kind.group`` (``Kind`` for core) of a controller's own kind.
+        skip_name_validation: whether controllers may have the name of another one of this process (rule RC-7).
         handle_signals: whether SIGTERM and SIGINT stop the manager; only on the main thread (rule MG-7).
 
     Raises:
@@ -49,6 +50,7 @@ class ManagerOptions:
     graceful_shutdown_timeout: float = 30.0
     max_concurrent_reconciles: int = 1
     max_concurrent_reconciles_by_kind: Mapping[str, int] = field(default_factory=dict)
+    skip_name_validation: bool = False
     handle_signals: bool = False
 
     def __post_init__(self) -> None:

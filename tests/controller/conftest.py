@@ -11,6 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
+from pyreconcile.controller import ControllerNames
+
 
 class FakeInformer:
     """Hands the initial list to a handler when it is told to sync."""
@@ -131,7 +133,10 @@ class FakeHost:
         self.unfenced_client = SimpleNamespace(name="unfenced")
         self.cache = FakeCache()
         self.elector: Any = None
-        self.options = SimpleNamespace(max_concurrent_reconciles=0, max_concurrent_reconciles_by_kind={})
+        self.options = SimpleNamespace(
+            max_concurrent_reconciles=0, max_concurrent_reconciles_by_kind={}, skip_name_validation=False
+        )
+        self.controller_names = ControllerNames()
         self.controllers: list[Any] = []
         self.counters: dict[str, FakeMetrics] = {}
         self.metrics = SimpleNamespace(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import anyio
@@ -12,8 +14,11 @@ from pyreconcile.api import CustomResource, KubeObject, Spec, Status, unstructur
 from pyreconcile.api.apps_v1 import Deployment
 from pyreconcile.api.core_v1 import ConfigMap, Pod, Secret
 from pyreconcile.controller import (
+    PROCESS_NAMES,
     Builder,
     ChannelSource,
+    Controller,
+    ControllerNames,
     ControllerOptions,
     EnqueueObject,
     FunctionSource,
@@ -26,6 +31,7 @@ from pyreconcile.controller import (
     Request,
     Result,
 )
+from pyreconcile.manager import Manager
 
 
 class WidgetSpec(Spec):
@@ -77,6 +83,7 @@ def test_a_controller_of_every_replica_gets_the_unfenced_client_and_no_fence(hos
     assert Builder(host).for_(Widget).named("b").complete(nothing)._fence is host.elector.check
 
 
+@pytest.mark.rules("SR-12", "U-37")
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -91,14 +98,12 @@ def test_sr_13_what_is_missing_is_said(host, build, message):
         build(Builder(host))
 
 
+@pytest.mark.rules("U-37")
 def test_sr_13_two_reconcilers_are_an_error(host):
     builder = Builder(host).for_(Widget)
     builder.complete(nothing)
     with pytest.raises(ValueError, match="has a reconciler already"):
         builder.complete(nothing)
-
-
-def plain(request: Request) -> None: ...
 
 
 class AnotherReconciler(ObjectReconciler[ConfigMap]):
@@ -109,7 +114,6 @@ class AnotherReconciler(ObjectReconciler[ConfigMap]):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda b: b.complete(plain), r"plain is a plain function and would block .*write 'async def'"),
         (lambda b: b.complete(WidgetReconciler), r"pass an instance, complete\(WidgetReconciler\(\)\)"),
         (lambda b: b.complete(3), r"pass a Reconciler, or async def reconcile"),
         (
@@ -139,12 +143,86 @@ def test_options_are_checked():
         ControllerOptions(reconciliation_timeout=-1)
 
 
-def test_rc_7_names_are_unique_within_a_manager_unless_that_is_waived(host):
+@pytest.mark.rules("U-30")
+def test_rc_7_names_are_unique_in_the_process_unless_controller_or_manager_waives_it(host):
+    other = type(host)()
+    other.controller_names = host.controller_names  # as managers of one process have by default
+
+    def build(host, skip=None):
+        Builder(host).for_(Widget).with_options(ControllerOptions(skip_name_validation=skip)).complete(nothing)
+
+    build(host)
+    for same_process in (host, other):
+        with pytest.raises(ValueError, match="this process has a controller named 'widget' already"):
+            build(same_process)
+    build(other, skip=True)
+    other.options.skip_name_validation = True
+    build(other)
+    with pytest.raises(ValueError, match="'widget' already"):
+        build(other, skip=False)  # the controller's word goes before the manager's
+    build(type(host)())  # a registry of its own
+    assert len(host.controllers) == 1
+    assert len(other.controllers) == 2
+
+
+def test_rc_7_names_are_free_again_when_the_manager_is_left_gone_or_the_registry_cleared(host):
+    names = host.controller_names
     Builder(host).for_(Widget).complete(nothing)
-    with pytest.raises(ValueError, match="has a controller named 'widget' already"):
+    assert "widget" in names
+    names.release(host)
+    Builder(host).for_(Widget).complete(nothing)
+    names.clear()
+    other = type(host)()
+    other.controller_names = names
+    Builder(other).for_(Widget).complete(nothing)
+    del other
+    gc.collect()
+    assert "widget" not in names
+
+
+def test_rc_7_a_controller_that_could_not_be_added_takes_no_name(host):
+    def refuse(runnable):
+        raise RuntimeError("the manager is stopping")
+
+    host.add = refuse
+    with pytest.raises(RuntimeError, match="stopping"):
         Builder(host).for_(Widget).complete(nothing)
-    Builder(host).for_(Widget).with_options(ControllerOptions(skip_name_validation=True)).complete(nothing)
-    Builder(type(host)()).for_(Widget).complete(nothing)
+    assert "widget" not in host.controller_names
+
+
+@pytest.mark.plane
+async def test_rc_7_managers_share_the_registry_of_the_process_until_they_are_left(manager_options):
+    async with Manager(manager_options) as first, Manager(manager_options) as second:
+        assert first.controller_names is second.controller_names is PROCESS_NAMES
+        Builder(first).for_(Widget).named("of-one-process").complete(nothing)
+        with pytest.raises(ValueError, match="'of-one-process' already"):
+            Builder(second).for_(Widget).named("of-one-process").complete(nothing)
+        async with Manager(replace(manager_options, skip_name_validation=True)) as third:
+            Builder(third).for_(Widget).named("of-one-process").complete(nothing)
+        async with Manager(manager_options, controller_names=ControllerNames()) as fourth:
+            Builder(fourth).for_(Widget).named("of-one-process").complete(nothing)
+    assert "of-one-process" not in PROCESS_NAMES
+
+
+def test_rc_7_name_and_reconciler_are_required(host):
+    with pytest.raises(ValueError, match="name: a controller needs one"):
+        Controller("", nothing)
+    with pytest.raises(TypeError, match="reconcile: give a function that takes a Request, not None"):
+        Controller("x", None)
+    with pytest.raises(TypeError, match=r"complete\(None\): pass a Reconciler"):
+        Builder(host).for_(Widget).complete(None)
+
+
+def test_rc_8_defaults(host):
+    controller = Builder(host).for_(Widget).complete(nothing)
+    options = controller.options
+    assert controller.concurrency == 1
+    assert options.cache_sync_timeout == 120
+    assert options.recover_panic
+    assert options.needs_leader_election
+    assert options.use_priority_queue
+    assert not options.enable_warmup
+    assert options.reconciliation_timeout == 0
 
 
 def test_rc_9_concurrency_from_option_then_kind_then_manager_then_1(host):
@@ -204,6 +282,7 @@ async def test_sr_12_for_owns_and_watches_wake_the_right_objects(host, raw, run)
     assert sorted(reconciler.keys) == ["ns/by-pod", "ns/by-secret", "ns/owner", "ns/plain-owner", "ns/w"]
 
 
+@pytest.mark.rules("U-75")
 @pytest.mark.looptime
 async def test_sr_12_predicates_apply_to_their_own_watch_and_global_ones_to_all_but_raw_sources(host, raw, run):
     send, receive = anyio.create_memory_object_stream[GenericEvent](10)

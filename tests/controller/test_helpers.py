@@ -222,9 +222,10 @@ async def test_he_6_registry_adds_runs_and_removes_and_keeps_what_failed(client,
 
     finalizers = Finalizers({"x.example.dev/bucket": bucket, "x.example.dev/dns": dns})
     obj = await client.create(ConfigMap(metadata={"namespace": namespace, "name": "a", "finalizers": ["other/one"]}))
-    obj = await finalizers.run(client, obj)
+    obj, updated, status_updated = await finalizers.run(client, obj)
+    assert (updated, status_updated) == (True, False)
     assert obj.metadata.finalizers == ["other/one", "x.example.dev/bucket", "x.example.dev/dns"]
-    assert await finalizers.run(client, obj) is obj
+    assert await finalizers.run(client, obj) == (obj, False, False)
     await client.delete(obj)
     obj = await client.get(ConfigMap, obj.key)
     with pytest.raises(ExceptionGroup, match="clean-up of ConfigMap") as caught:
@@ -234,7 +235,7 @@ async def test_he_6_registry_adds_runs_and_removes_and_keeps_what_failed(client,
     obj = await client.get(ConfigMap, obj.key)
     assert obj.metadata.finalizers == ["other/one", "x.example.dev/bucket"]
     broken = False
-    obj = await finalizers.run(client, obj)
+    obj, _, _ = await finalizers.run(client, obj)
     assert cleaned == ["dns", "bucket"]
     obj = await client.patch(obj, MergePatch({"metadata": {"finalizers": None}}))
     await finalizers.run(client, obj)

@@ -11,10 +11,12 @@ from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 from pyreconcile.api.core_v1 import ConfigMap
+from pyreconcile.client import ConflictError
 from pyreconcile.controller import (
     Controller,
     ControllerOptions,
     FunctionSource,
+    ReconcileError,
     Request,
     Result,
     TerminalError,
@@ -69,12 +71,12 @@ def build(script, counters, *requests, priority=0, **options):
 
 
 async def test_rc_1_ordinary_errors_back_off_and_success_resets(run, counters):
-    script = Script(ValueError("x"), OSError("y"), ValueError("z"), None)
+    script = Script(ReconcileError("x"), OSError("y"), ConflictError("z"), None)
     controller = build(script, counters, A, B)
     async with run(controller):
         await anyio.sleep(50)
         controller.queue.add(A)
-        script.outcomes = [ValueError("again")]
+        script.outcomes = [TimeoutError("again")]
         await anyio.sleep(50)
     # A and B shared the first outcomes: A failed at 0 and 1, B at 0.
     assert script.times(A)[:2] == [0, 1]
@@ -96,7 +98,7 @@ async def test_rc_1_terminal_error_is_not_queued_again_and_not_forgotten(run, co
             except RuntimeError as outer:
                 return outer
 
-    script = Script(ValueError("first"), wrapped())
+    script = Script(OSError("first"), wrapped())
     controller = build(script, counters)
     async with run(controller):
         await anyio.sleep(1000)
