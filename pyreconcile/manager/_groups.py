@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +17,9 @@ log = structlog.get_logger()
 class Runnable(Protocol):
     """Something a manager runs.
 
-    ``needs_leader_election`` says whether it runs only on the leader; one that does not say so does (rule MG-3).
+    ``needs_leader_election`` says whether it runs only on the leader; one that does not say so does. A leader-only one
+    may also have ``needs_warmup``, true, and a method ``warm_up`` of the form of ``run``: the manager then calls that
+    before the election, on every replica, and keeps it running beside ``run`` (rule MG-3).
     """
 
     @property
@@ -46,6 +49,7 @@ def runnable_name(runnable: object) -> str:
 @dataclass(eq=False)
 class _Entry:
     name: str
+    runnable: Runnable
     ready: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -95,9 +99,18 @@ class RunnableGroup:
             await entry.ready.wait()
 
     @property
+    def runnables(self) -> list[Runnable]:
+        """The runnables that have not ended, or have still to start."""
+        return [*self._waiting, *(entry.runnable for entry in list(self._entries))]
+
+    @property
     def running(self) -> list[str]:
         """The names of the runnables that have not ended."""
         return [entry.name for entry in self._entries]
+
+    def ask_to_stop(self) -> None:
+        """Ask all runnables to end, without waiting for that."""
+        self._stop.set()
 
     async def stop(self) -> None:
         """Ask all runnables to end, and wait until they have."""
@@ -115,7 +128,7 @@ class RunnableGroup:
             await _wait_ended(group._entries)
 
     def _launch(self, runnable: Runnable, tasks: TaskGroup) -> None:
-        entry = _Entry(runnable_name(runnable))
+        entry = _Entry(runnable_name(runnable), runnable)
         self._entries[entry] = None
         tasks.start_soon(self._run, runnable, entry, name=f"{self.name}: {entry.name}")
 
@@ -124,12 +137,36 @@ class RunnableGroup:
             with entry.scope:
                 await runnable.run(self._stop, task_status=_Ready(entry.ready))
                 log.debug("runnable_ended", group=self.name, runnable=entry.name)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this runnable: it awaited a task that something else had cancelled. Let through, it
+            # would end the whole group without a word; during a stop it is how things end (rule MG-5).
+            if not self._stop.is_set():
+                failure = RuntimeError(f"runnable {entry.name!r}: a task that it awaited was cancelled")
+                failure.__cause__ = error
+                self._on_error(entry.name, failure)
         except Exception as error:
             self._on_error(entry.name, _only(error))
         finally:
             del self._entries[entry]
             entry.ready.set()
             entry.ended.set()
+
+
+class WarmUp:
+    """The part of a leader-only runnable that runs before the election (rule MG-3)."""
+
+    needs_leader_election = False
+
+    def __init__(self, runnable: Runnable) -> None:
+        self.name = f"{runnable_name(runnable)} warmup"
+        self._warm_up: Callable[..., Awaitable[None]] = runnable.warm_up  # type: ignore[attr-defined]
+
+    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
+        """Warm up, until ``stop`` is set."""
+        await self._warm_up(stop, task_status=task_status)
 
 
 async def _wait_ended(entries: Iterable[_Entry]) -> None:

@@ -1,20 +1,24 @@
-"""Small HTTP servers for probes and metrics."""
+"""Small HTTP servers for probes, metrics and debugging."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 import structlog
 from aiohttp import web
 from anyio.abc import TaskStatus
 
+from pyreconcile.certs import CertificateWatcher
+
 log = structlog.get_logger()
 
-# Seconds that running requests have at the end (rule MG-11).
-_SHUTDOWN: Final = 60.0
+SHUTDOWN: Final = 60.0
+"""Seconds that running requests have at the end (rule MG-11)."""
+
+_CUT_OFF: Final = 0.01  # seconds at a hard stop; aiohttp takes 0 for no limit
 
 
 def parse_address(option: str, address: str) -> tuple[str, int] | None:
@@ -43,14 +47,19 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class HttpServer:
-    """Serves plain HTTP with one handler.
+    """Serves HTTP with one handler.
 
     Args:
         name: shown in logs.
         option: the option that the address comes from, named in errors.
         address: where to listen; see `parse_address`.
         handler: answers a request.
+        certificates: opens the certificate at the start, for TLS; without it, plain HTTP is spoken.
+        shutdown_timeout: seconds that running requests have at the end.
     """
 
     needs_leader_election = False
@@ -61,7 +70,9 @@ class HttpServer:
         *,
         option: str,
         address: str,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        handler: Handler,
+        certificates: Callable[[], CertificateWatcher] | None = None,
+        shutdown_timeout: float = SHUTDOWN,
     ) -> None:
         self.name = name
         self.port = 0
@@ -70,6 +81,8 @@ class HttpServer:
         self._address = address
         self._target = parse_address(option, address)
         self._handler = handler
+        self._certificates = certificates
+        self._shutdown_timeout = shutdown_timeout
 
     @property
     def enabled(self) -> bool:
@@ -77,13 +90,17 @@ class HttpServer:
         return self._target is not None
 
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until ``stop`` is set, then let running requests end (for 60 s at most).
+        """Serve until ``stop`` is set, then let running requests end, for the shutdown timeout at most.
+
+        Cancelling ends them at once.
 
         Raises:
-            OSError: the address cannot be bound; the message names the option (rule MG-9).
+            OSError: the address cannot be bound, which the message says with the option (rule MG-9); or the
+                certificate cannot be read.
         """
         if self._target is None:
             return
+        certificates = None if self._certificates is None else self._certificates()
         host, port = self._target
         try:
             listener = _listen(host, port)
@@ -94,17 +111,24 @@ class HttpServer:
                 "choose another address, or '0' to turn the server off",
             ) from error
         server = web.Server(self._handler, access_log=None, handler_cancellation=True)
-        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=self._shutdown_timeout)
+        graceful = False
         try:
             await runner.setup()
-            await web.SockSite(runner, listener).start()
+            context = None if certificates is None else certificates.context
+            await web.SockSite(runner, listener, ssl_context=context).start()
             self.port = int(listener.getsockname()[1])
-            log.info("http_server_listening", server=self.name, host=host or "*", port=self.port)
+            log.info(
+                "http_server_listening", server=self.name, host=host or "*", port=self.port, tls=context is not None
+            )
             task_status.started()
-            await stop.wait()
+            await (stop.wait() if certificates is None else certificates.run(stop))
+            graceful = True
         finally:
             self.port = 0
             with anyio.CancelScope(shield=True):
+                if not graceful:
+                    await server.shutdown(_CUT_OFF)
                 await runner.cleanup()
             listener.close()
 

@@ -10,7 +10,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from pyreconcile.election import NotLeaderError
-from pyreconcile.manager._groups import Runnable, RunnableGroup, runnable_name
+from pyreconcile.manager._groups import Runnable, RunnableGroup, WarmUp, runnable_name
 from pyreconcile.webhook import WebhookServer
 
 log = structlog.get_logger()
@@ -49,6 +49,7 @@ class Lifecycle:
         self.webhooks = RunnableGroup("webhooks", self._fail)
         self.caches = RunnableGroup("caches", self._fail)
         self.others = RunnableGroup("others", self._fail)
+        self.warmup = RunnableGroup("warmup", self._fail)
         self.leader_only = RunnableGroup("leader-only", self._fail)
 
         self._election = election
@@ -62,6 +63,11 @@ class Lifecycle:
         self._error: Exception | None = None
         self._stop_error: Exception | None = None
 
+    @property
+    def groups(self) -> tuple[RunnableGroup, ...]:
+        """All groups, in the order of starting."""
+        return self.http, self.webhooks, self.caches, self.others, self.warmup, self.leader_only
+
     def add(self, runnable: Runnable) -> None:
         """Put a runnable into its group; it starts with the group, or at once.
 
@@ -73,6 +79,8 @@ class Lifecycle:
         if isinstance(runnable, WebhookServer):
             self.webhooks.add(runnable)
         elif getattr(runnable, "needs_leader_election", True):
+            if getattr(runnable, "needs_warmup", False):
+                self.warmup.add(WarmUp(runnable))
             self.leader_only.add(runnable)
         else:
             self.others.add(runnable)
@@ -123,6 +131,7 @@ class Lifecycle:
                 if self.stop_wanted.is_set():
                     return
             self.others.start(tasks)
+            self.warmup.start(tasks)
             if self._election is not None:
                 task_status.started()
                 self._election_begins.set()
@@ -144,7 +153,8 @@ class Lifecycle:
 
     async def _stop_in_order(self) -> None:
         self._starting.cancel()
-        groups = [self.others, self.leader_only, self.caches, self.webhooks, self.http]
+        self.warmup.ask_to_stop()  # beside the others (rule MG-2)
+        groups = [self.others, self.leader_only, self.warmup, self.caches, self.webhooks, self.http]
         grace = self._grace
         asked: list[RunnableGroup] = []
         with self._stopping:
@@ -160,7 +170,7 @@ class Lifecycle:
             self._stop_error = GracefulTimeoutError(
                 f"graceful_shutdown_timeout: {grace:g} s were not enough to stop {', '.join(map(repr, late))}"
             )
-        await self.others.cancel(self.leader_only)
+        await self.others.cancel(self.leader_only, self.warmup)
         for group in (self.caches, self.webhooks, self.http):
             await group.cancel()
 

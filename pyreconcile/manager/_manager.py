@@ -6,6 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,18 +16,26 @@ from anyio.abc import TaskStatus
 
 from pyreconcile.api import unstructured
 from pyreconcile.cache import Cache
+from pyreconcile.certs import CertificateWatcher, choose_source
 from pyreconcile.client import Client, connect
 from pyreconcile.controller import PROCESS_NAMES, ControllerNames
 from pyreconcile.election import Elector
 from pyreconcile.events import EventBroadcaster, EventRecorder
+from pyreconcile.manager._access import AccessReview, guarded
+from pyreconcile.manager._debug import DebugServer
 from pyreconcile.manager._groups import Runnable
 from pyreconcile.manager._health import HealthCheck, HealthEndpoints
 from pyreconcile.manager._http import HttpServer, text
 from pyreconcile.manager._lifecycle import Lifecycle
+from pyreconcile.manager._loop_monitor import LoopMonitor
 from pyreconcile.manager._options import ManagerOptions
 from pyreconcile.manager._signals import stop_on_signals
+from pyreconcile.manager._state import describe_groups, describe_informers
 from pyreconcile.metrics import CONTENT_TYPE, Metrics
 from pyreconcile.webhook import WebhookServer
+
+# Below the temporary folder, as controller-runtime has it (rule MG-9).
+_METRICS_CERT_FOLDER = "k8s-metrics-server/serving-certs"
 
 _LEASE = unstructured("coordination.k8s.io/v1", "Lease")
 
@@ -97,15 +106,20 @@ class Manager:
             address=options.health_probe_bind_address,
             handler=self._health.serve,
         )
+        review = AccessReview(lambda: self.unfenced_client.transport) if options.metrics_authorization else None
         self._metrics_server = HttpServer(
             "metrics",
             option="metrics_bind_address",
             address=options.metrics_bind_address,
-            handler=self._serve_metrics,
+            handler=self._serve_metrics if review is None else guarded(review, self._serve_metrics),
+            certificates=None if options.metrics_tls is None else self._open_metrics_certificate,
         )
-        for server in (self._health_server, self._metrics_server):
+        self._debug_server = DebugServer(options.debug_bind_address, self._describe)
+        for server in (self._health_server, self._metrics_server, self._debug_server):
             if server.enabled:
                 self._lifecycle.http.add(server)
+        if self._metrics_server.enabled:
+            self._lifecycle.others.add(LoopMonitor(self.metrics.loop_lag))
         if options.webhook is not None:
             self.webhooks = WebhookServer(options.webhook, metrics=self.metrics)
 
@@ -175,6 +189,11 @@ class Manager:
         """The port that ``/healthz`` and ``/readyz`` are served on; 0 while they are not."""
         return self._health_server.port
 
+    @property
+    def debug_port(self) -> int:
+        """The port of the debug pages; 0 while they are not served."""
+        return self._debug_server.port
+
     def recorder(self, component: str) -> EventRecorder:
         """Return a recorder of events whose ``reportingController`` is ``component``."""
         self._check_open()
@@ -238,7 +257,7 @@ class Manager:
         self._check_open()
         self._check_not_started("run")
         lifecycle = self._lifecycle
-        if self.webhooks is not None and self.webhooks.paths:
+        if self.webhooks is not None and self.webhooks.paths and self.webhooks.enabled:
             lifecycle.webhooks.add(self.webhooks)
             self._health.readyz.add("webhook", self.webhooks.check_ready)
         with ExitStack() as signals:
@@ -265,6 +284,24 @@ class Manager:
         response = web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
         response.enable_compression()
         return response
+
+    def _open_metrics_certificate(self) -> CertificateWatcher:
+        options = self.options.metrics_tls
+        assert options is not None
+        source = choose_source(options, default_folder=_METRICS_CERT_FOLDER)
+        client_ca = None if options.client_ca is None else Path(options.client_ca)
+        return CertificateWatcher(source, metrics=self.metrics, client_ca=client_ca)
+
+    def _describe(self) -> dict[str, object]:
+        """Tell the state for the debug port; called on its thread."""
+        lifecycle = self._lifecycle
+        return {
+            "leading": self.still_leader(),
+            "elected": lifecycle.elected.is_set(),
+            "stopping": lifecycle.stop_wanted.is_set(),
+            "runnables": describe_groups(lifecycle.groups),
+            "informers": describe_informers(self._cache),
+        }
 
     def _check_open(self) -> None:
         if self._live is None:

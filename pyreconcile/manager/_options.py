@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pyreconcile.api import KubeObject
 from pyreconcile.cache import CacheOptions
+from pyreconcile.certs import TLSOptions
 from pyreconcile.client import ConnectOptions
 from pyreconcile.election import ElectionOptions
 from pyreconcile.manager._http import parse_address
@@ -27,7 +28,14 @@ class ManagerOptions:
             its classes (rule CL-1).
         leader_election: takes part in an election when given; without it this process acts at once.
         metrics_bind_address: where ``/metrics`` is served (default ``:8080``; rule MG-9).
+        metrics_tls: serves the metrics over TLS when given. Without a ``cert_dir``, the files in
+            ``k8s-metrics-server/serving-certs`` below the temporary folder are used, or a certificate is made.
+        metrics_authorization: whether a caller must send a bearer token whose owner may ``get`` the path; the API
+            server is asked, for which the account needs the ClusterRole ``system:auth-delegator`` (rule MG-10).
+            Only with ``metrics_tls``: others could read the tokens.
         health_probe_bind_address: where ``/healthz`` and ``/readyz`` are served (default ``:8081``).
+        debug_bind_address: where tasks, memory, queues and informers of this process are shown (off by default; rule
+            MG-11). Whoever reaches it sees them, so name a host that is local: ``127.0.0.1:6060``.
         webhook: serves admission webhooks when given.
         graceful_shutdown_timeout: seconds that everything has to end in good order; 0 does not wait, a negative
             number waits for ever (default 30; rule MG-5).
@@ -45,7 +53,10 @@ class ManagerOptions:
     uncached: Sequence[type[KubeObject]] = ()
     leader_election: ElectionOptions | None = None
     metrics_bind_address: str = ":8080"
+    metrics_tls: TLSOptions | None = None
+    metrics_authorization: bool = False
     health_probe_bind_address: str = ":8081"
+    debug_bind_address: str = "0"
     webhook: WebhookOptions | None = None
     graceful_shutdown_timeout: float = 30.0
     max_concurrent_reconciles: int = 1
@@ -56,6 +67,12 @@ class ManagerOptions:
     def __post_init__(self) -> None:
         parse_address("metrics_bind_address", self.metrics_bind_address)
         parse_address("health_probe_bind_address", self.health_probe_bind_address)
+        parse_address("debug_bind_address", self.debug_bind_address)
+        if self.metrics_authorization and self.metrics_tls is None:
+            raise ValueError(
+                "metrics_authorization: needs metrics_tls, because callers send their tokens; "
+                "metrics_tls=TLSOptions() makes a certificate"
+            )
         if self.max_concurrent_reconciles < 1:
             raise ValueError(f"max_concurrent_reconciles: must be at least 1, not {self.max_concurrent_reconciles}")
         for kind, number in self.max_concurrent_reconciles_by_kind.items():

@@ -18,7 +18,7 @@ from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.api.events_v1 import Event
 from pyreconcile.cache import CacheOptions
 from pyreconcile.client import Client, ConnectOptions, MergePatch
-from pyreconcile.controller import Builder, Request
+from pyreconcile.controller import Builder, ControllerOptions, Request
 from pyreconcile.election import ElectionOptions, Elector, LeadershipLostError, LeaseLock, NotLeaderError
 from pyreconcile.election._lock import open_lock
 from pyreconcile.manager import Manager, ManagerOptions
@@ -62,7 +62,8 @@ class Replica:
                 if with_events:
                     assert self.manager.elector is not None
                     self.elector = self.manager.elector
-                Builder(self.manager).for_(ConfigMap).named("stamper").complete(self._stamp)
+                options = ControllerOptions(skip_name_validation=True)  # all replicas are in this process
+                Builder(self.manager).for_(ConfigMap).named("stamper").with_options(options).complete(self._stamp)
                 await self.manager.run(self.stop)
         except Exception as error:
             self.error = error

@@ -44,6 +44,7 @@ async def hold() -> None:
     await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.rules("U-64")
 async def test_mg_8_ping_without_checks(local_manager: Callable[..., Any]):
     async with local_manager(health_probe_bind_address="127.0.0.1:0") as manager, served(manager) as get:
         for path in ("/healthz", "/healthz/", "/readyz", "/healthz/ping"):
@@ -53,6 +54,7 @@ async def test_mg_8_ping_without_checks(local_manager: Callable[..., Any]):
         assert (await get("/"))[0] == 404
 
 
+@pytest.mark.rules("U-64")
 async def test_mg_8_checks_paths_exclude_and_verbose(local_manager: Callable[..., Any]):
     async with local_manager(health_probe_bind_address="127.0.0.1:0") as manager:
         manager.add_readyz_check("good", hold)
@@ -113,7 +115,8 @@ async def test_mg_8_health_is_served_before_caches_are_synced(local_manager: Cal
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("option", ["metrics_bind_address", "health_probe_bind_address"])
+@pytest.mark.rules("U-64")
+@pytest.mark.parametrize("option", ["metrics_bind_address", "health_probe_bind_address", "debug_bind_address"])
 async def test_mg_9_a_port_in_use_is_an_error_at_start_that_names_the_option(
     local_manager: Callable[..., Any], recorder: Any, option: str
 ):
@@ -147,7 +150,7 @@ def test_addresses(address: str, parts: tuple[str, int] | None):
 
 
 @pytest.mark.parametrize("address", ["8080", "localhost", ":http", "::1:80", "host:70000", "host:-1", ":"])
-@pytest.mark.parametrize("option", ["metrics_bind_address", "health_probe_bind_address"])
+@pytest.mark.parametrize("option", ["metrics_bind_address", "health_probe_bind_address", "debug_bind_address"])
 def test_a_bad_address_is_refused_by_the_options_name(option: str, address: str):
     with pytest.raises(ValueError, match=f"^{option}: "):
         ManagerOptions(**{option: address})

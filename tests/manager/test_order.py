@@ -59,7 +59,7 @@ class FakeElector:
 
 
 def fill(manager: Any, recorder: Any, **stop_takes: float) -> None:
-    for group in ("http", "webhooks", "caches", "others", "leader_only"):
+    for group in ("http", "webhooks", "caches", "others", "warmup", "leader_only"):
         for number in (1, 2):
             runnable = recorder.runnable(f"{group}{number}", up_after=1, stop_takes=stop_takes.get(group, 1))
             getattr(manager._lifecycle, group).add(runnable)
@@ -73,6 +73,7 @@ def last(log: list[str], text: str) -> int:
     return max(index for index, line in enumerate(log) if text in line)
 
 
+@pytest.mark.rules("MG-1", "MG-2", "U-61", "U-62", "LE-8")
 async def test_mg_1_and_mg_2_start_order_and_stop_order(local_manager: Callable[..., Any], recorder: Any):
     log = recorder.log
     async with local_manager(elector=FakeElector(log)) as manager:
@@ -84,7 +85,7 @@ async def test_mg_1_and_mg_2_start_order_and_stop_order(local_manager: Callable[
             await manager.elected.wait()
             await anyio.sleep(2)
             stop.set()
-    starts = ["http", "webhooks", "caches", "others", "election", "leader_only"]
+    starts = ["http", "webhooks", "caches", "others", "warmup", "election", "leader_only"]
     ends = ["others", "leader_only", "caches", "webhooks", "http", "election"]
     for early, late in itertools.pairwise(starts):
         begins = ("1 begins", "2 begins") if late != "election" else (" begins",)
@@ -93,6 +94,57 @@ async def test_mg_1_and_mg_2_start_order_and_stop_order(local_manager: Callable[
         stopping = f"{late}1 stopping" if late != "election" else "election ended"
         assert last(log, f"{early}1 ended") < first(log, stopping)
         assert last(log, f"{early}2 ended") < first(log, stopping)
+    # What was warm ends beside the others, and before the caches that feed it.
+    assert first(log, "warmup1 stopping") < last(log, "others2 ended")
+    assert last(log, "warmup2 ended") < first(log, "caches1 stopping")
+
+
+@pytest.mark.rules("MG-2")
+async def test_the_event_recorder_ends_last(local_manager: Callable[..., Any], recorder: Any):
+    log = recorder.log
+    async with local_manager(elector=FakeElector(log)) as manager:
+        fill(manager, recorder)
+        record = manager._broadcaster.run
+
+        async def write_events(stop: anyio.Event) -> None:
+            await record(stop)
+            log.append("events ended")
+
+        manager._broadcaster.run = write_events
+        await run_and_stop(manager, anyio.Event(), 10)
+    assert log[-2:] == ["election ended", "events ended"]
+
+
+class Warm:
+    """Is warm from before the election, and works after it."""
+
+    name = "warm"
+    needs_warmup = True
+
+    def __init__(self, log: list[str], *, leader_only: bool = True) -> None:
+        self.needs_leader_election = leader_only
+        self._log = log
+
+    async def warm_up(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
+        self._log.append("warming up")
+        task_status.started()
+        await stop.wait()
+        self._log.append("cold")
+
+    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
+        self._log.append("working")
+        task_status.started()
+        await stop.wait()
+
+
+@pytest.mark.rules("MG-3", "U-29")
+async def test_mg_3_what_needs_warmup_is_in_both_groups(local_manager: Callable[..., Any], recorder: Any):
+    log = recorder.log
+    async with local_manager(elector=FakeElector(log, after=5)) as manager:
+        manager.add(Warm(log))
+        manager.add(Warm(log, leader_only=False))  # runs at once: nothing to be warmed up for
+        await run_and_stop(manager, anyio.Event(), 10)
+    assert log == ["working", "warming up", "election begins", "elected", "working", "cold", "election ended"]
 
 
 async def test_mg_1_the_next_group_waits_until_this_one_is_up(local_manager: Callable[..., Any], recorder: Any):
@@ -126,6 +178,7 @@ async def test_mg_3_a_runnable_that_says_nothing_is_leader_only(local_manager: C
             stop.set()
 
 
+@pytest.mark.rules("U-62")
 async def test_mg_4_added_while_running_starts_at_once_and_while_stopping_is_an_error(
     local_manager: Callable[..., Any], recorder: Any
 ):
@@ -200,6 +253,7 @@ async def run_and_stop(manager: Any, stop: anyio.Event, stop_at: float) -> None:
         await task
 
 
+@pytest.mark.rules("U-62")
 async def test_mg_5_grace_zero_does_not_wait_and_is_no_error(local_manager: Callable[..., Any], recorder: Any):
     async with local_manager(graceful_shutdown_timeout=0) as manager:
         fill(manager, recorder, leader_only=100)
@@ -208,6 +262,7 @@ async def test_mg_5_grace_zero_does_not_wait_and_is_no_error(local_manager: Call
     assert "leader_only1 cancelled" in recorder.log
 
 
+@pytest.mark.rules("U-62")
 async def test_mg_5_negative_grace_waits_for_ever(local_manager: Callable[..., Any], recorder: Any):
     async with local_manager(graceful_shutdown_timeout=-1) as manager:
         manager.add(recorder.runnable("slow", stop_takes=100_000))
@@ -215,6 +270,7 @@ async def test_mg_5_negative_grace_waits_for_ever(local_manager: Callable[..., A
         assert now() == 100_001
 
 
+@pytest.mark.rules("U-63")
 async def test_mg_5_a_runnables_error_and_a_stop_error_come_back_together(
     local_manager: Callable[..., Any], recorder: Any
 ):
@@ -234,6 +290,44 @@ async def test_mg_5_errors_after_stop_began_are_only_logged(local_manager: Calla
         manager.add(recorder.runnable("sore loser", fail_in_stop=RuntimeError("while stopping")))
         await run_and_stop(manager, anyio.Event(), 1)
     assert "sore loser fails" in recorder.log
+
+
+class AwaitsCancelled:
+    """Awaits a task that something else has cancelled."""
+
+    name = "victim"
+
+    def __init__(self, *, while_stopping: bool) -> None:
+        self._while_stopping = while_stopping
+
+    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
+        if self._while_stopping:
+            await stop.wait()
+        task = asyncio.ensure_future(asyncio.sleep(10))
+        task.cancel()
+        await task
+
+
+async def test_mg_5_a_cancellation_error_while_stopping_is_not_reported(
+    local_manager: Callable[..., Any], recorder: Any, capsys: pytest.CaptureFixture[str]
+):
+    async with local_manager() as manager:
+        manager.add(AwaitsCancelled(while_stopping=True))
+        manager.add(recorder.runnable("worker", stop_takes=5))
+        await run_and_stop(manager, anyio.Event(), 1)
+        assert now() == 6
+    assert "failed" not in capsys.readouterr().out
+
+
+async def test_mg_6_a_cancellation_error_that_nobody_asked_for_is_an_error(
+    local_manager: Callable[..., Any], recorder: Any
+):
+    async with local_manager() as manager:
+        manager.add(recorder.runnable("worker", stop_takes=5))
+        manager.add(AwaitsCancelled(while_stopping=False))
+        with pytest.raises(RuntimeError, match="'victim': a task that it awaited was cancelled"):
+            await manager.run()
+    assert recorder.log[-2:] == ["worker stopping", "worker ended"]
 
 
 @pytest.mark.parametrize("group", ["http", "webhooks", "caches", "others", "leader_only"])
@@ -327,6 +421,7 @@ async def test_cancelling_run_stops_at_once_but_ends_the_election_last(
     assert "leader_only1 cancelled" in recorder.log
 
 
+@pytest.mark.rules("U-61")
 async def test_le_8_losing_leadership_ends_all_without_grace(local_manager: Callable[..., Any], recorder: Any):
     async with local_manager(elector=FakeElector(recorder.log, loses_at=30)) as manager:
         fill(manager, recorder, leader_only=1000, caches=1000)
@@ -349,6 +444,7 @@ async def test_le_8_losing_leadership_during_an_ordered_stop_ends_the_grace(
     assert "slow cancelled" in recorder.log
 
 
+@pytest.mark.rules("U-61")
 async def test_le_8_the_lease_is_held_until_all_workers_ended(local_manager: Callable[..., Any], recorder: Any):
     async with local_manager(elector=FakeElector(recorder.log)) as manager:
         manager.add(recorder.runnable("slow", stop_takes=20))
