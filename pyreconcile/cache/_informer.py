@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -14,7 +14,7 @@ from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.cache._consistency import PendingWrites
 from pyreconcile.cache._options import Scope
 from pyreconcile.cache._reflector import Reflector, Sink
-from pyreconcile.cache._registration import NOTHING, Change, EventHandler, InformerStoppedError, Registration
+from pyreconcile.cache._registration import NOTHING, Call, Change, EventHandler, InformerStoppedError, Registration
 from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction, Store, key_of
 
@@ -124,11 +124,11 @@ class Informer(Generic[T]):
             name=name or type(handler).__name__,
             resync=max(period, 1.0) if period > 0 else 0.0,
             wants_unchanged=bool(resync),
-            snapshot=self.store.values,
+            snapshot=self.store.snapshot,
             forget=self._registrations.remove,
         )
-        for obj in self.store.values():
-            registration.push("initial", NOTHING, obj)
+        if len(self.store):
+            registration.push_initial(self.store.snapshot())
         if self._synced:
             registration.push("synced", NOTHING, NOTHING)
         self._registrations.append(registration)
@@ -186,10 +186,16 @@ class Informer(Generic[T]):
             registration.push(change, old, new)
 
     def tell_unchanged(self, obj: RawObject) -> None:
-        """Pass on that a list shows an object unchanged. For the parts alone."""
+        """Pass on that the server shows an object again, unchanged (rule IN-14). For the parts alone."""
         for registration in self._registrations:
             if registration.wants_unchanged:
                 registration.push("update", obj, obj)
+
+    def tell_all(self, calls: Sequence[Call]) -> None:
+        """Pass on what a full list changes, in one step. For the parts alone."""
+        if calls:
+            for registration in self._registrations:
+                registration.push_all(calls)
 
     def part_synced(self) -> None:
         """Note that one more first list is in the store. For the parts alone."""
@@ -224,21 +230,40 @@ class Part(Sink):
         self._share(obj)
         return obj
 
-    async def replace(self, objects: list[RawObject], version: str) -> None:
-        """Make the store equal to a list: first what vanished goes, then the rest comes (rule IN-2)."""
-        listed = {key_of(obj): obj for obj in objects}
+    async def replace(self, objects: Mapping[str, RawObject], version: str) -> None:
+        """Make the store equal to a list, in one step; it tells first what vanished, then the rest (rule IN-2)."""
+        store = self._store
+        coming = store.replacement(self.scope.covers)
+        calls: list[Call] = []
+        gone: list[tuple[str, str]] = []
         done = 0
-        for key in self._store.keys_where(self.scope.covers):
-            if key not in listed:
-                self._remove(key, "vanished")
-                done += 1
-                if done % SLICE == 0:
-                    await anyio.lowlevel.checkpoint()
-        for key, obj in listed.items():
-            self._put(key, obj)
+        for old in store.snapshot(self.scope.covers):
+            if key_of(old) not in objects:
+                calls.append(("vanished", old, NOTHING))
+                gone.append((key_of(old), old["metadata"].get("uid", "")))
             done += 1
             if done % SLICE == 0:
                 await anyio.lowlevel.checkpoint()
+        for key, obj in objects.items():
+            stored = store.get(key)
+            if stored is None:
+                calls.append(("add" if self.synced else "initial", NOTHING, obj))
+            elif _same_version(stored, obj):
+                obj = stored
+                calls.append(("unchanged", obj, obj))
+            else:
+                calls.append(("update", stored, obj))
+                if stored["metadata"].get("uid") != obj["metadata"].get("uid"):
+                    gone.append((key, stored["metadata"].get("uid", "")))
+            coming.put(key, obj)
+            done += 1
+            if done % SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+        coming.commit()
+        self._informer.tell_all(calls)
+        if self.pending:
+            for key, uid in gone:
+                self.pending.gone(key, uid)
         self.progressed(version)
         self.pending.replaced(self.stored_uid)
         if not self.synced:
@@ -271,25 +296,20 @@ class Part(Sink):
 
     def _put(self, key: str, obj: RawObject) -> None:
         informer = self._informer
-        store = self._store
-        old = store.get(key)
+        old = self._store.get(key)
         if old is None:
-            store.put(key, obj)
-            informer.tell("add" if self.synced else "initial", NOTHING, obj)
+            self._store.put(key, obj)
+            informer.tell("add", NOTHING, obj)
             return
-        before, after = old["metadata"], obj["metadata"]
-        version = after.get("resourceVersion")
-        if version and version == before.get("resourceVersion"):
+        if _same_version(old, obj):
             informer.tell_unchanged(old)
             return
-        store.put(key, obj)
+        self._store.put(key, obj)
         informer.tell("update", old, obj)
-        if self.pending and before.get("uid") != after.get("uid"):
-            self.pending.gone(key, before.get("uid", ""))
+        if self.pending and old["metadata"].get("uid") != obj["metadata"].get("uid"):
+            self.pending.gone(key, old["metadata"].get("uid", ""))
 
-    def _remove(self, key: str, change: Change) -> None:
-        old = self._store.delete(key)
-        if old is not None:
-            self._informer.tell(change, old, NOTHING)
-            if self.pending:
-                self.pending.gone(key, old["metadata"].get("uid", ""))
+
+def _same_version(old: RawObject, new: RawObject) -> bool:
+    version = new["metadata"].get("resourceVersion")
+    return bool(version) and version == old["metadata"].get("resourceVersion")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio.lowlevel
-import orjson
 
 from pyreconcile.api import PartialObjectMetadata, RawObject, Resource
+from pyreconcile.cache._listbody import ListBody
 from pyreconcile.cache._options import Scope
+from pyreconcile.cache._store import key_of
 from pyreconcile.client import ApiError, ExpiredError, GoneError, RequestTimeoutError
 
 PAGE = 500
@@ -18,8 +19,8 @@ PAGE = 500
 SECONDS = 120.0
 """The longest that one page may take; a list without pages can be hundreds of megabytes."""
 
-LARGE_PAGE = 1 << 18
-"""Bytes from which a page counts as large."""
+FREEZE_SLICES = 4
+"""Slices of a page between two calls of ``after_slices``; they are of 256 KiB."""
 
 JSON = "application/json"
 
@@ -49,7 +50,7 @@ class Lister:
         limit: objects in one page.
         metadata_only: whether to ask for nothing but the objects' metadata (rule CA-10).
         prepare: applied to each object.
-        after_page: called after each page of 256 KiB and more.
+        after_slices: called each time about 1 MiB of objects has come in.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Lister:
         limit: int = PAGE,
         metadata_only: bool = False,
         prepare: Callable[[RawObject], RawObject] | None = None,
-        after_page: Callable[[], None] | None = None,
+        after_slices: Callable[[], None] | None = None,
     ) -> None:
         self._transport = transport
         self._resource = resource
@@ -70,12 +71,13 @@ class Lister:
         self._limit = limit
         self._accept = PartialObjectMetadata.list_media_type if metadata_only else JSON
         self._prepare = prepare
-        self._after_page = after_page
+        self._after_slices = after_slices
+        self._slices = 0
         # A server without watch cache answers "any version" in pages; then later lists must be paged too (RF-7).
         self._server_pages = False
 
-    async def fetch(self, version: str) -> tuple[list[RawObject], str]:
-        """Return all objects and the version they are of.
+    async def fetch(self, version: str) -> tuple[dict[str, RawObject], str]:
+        """Return all objects by their keys, and the version they are of.
 
         Args:
             version: ``"0"`` for any cached state, ``""`` for the newest state, else a state not older than it.
@@ -103,28 +105,32 @@ class Lister:
                 # RF-8: the rest of this snapshot is gone; one list without pages cannot expire half-way.
                 items, listed, token = await self._page_of(query)
                 continue
-            items += more
+            items.update(more)
         return items, listed
 
-    async def _page_of(self, query: Mapping[str, str]) -> tuple[list[RawObject], str, str]:
+    async def _page_of(self, query: Mapping[str, str]) -> tuple[dict[str, RawObject], str, str]:
         body = await self._transport.request("GET", self._path, query=query, accept=self._accept, timeout=SECONDS)
-        answer: dict[str, Any] = orjson.loads(body)
-        kind = answer.get("kind", "")
+        answer = ListBody(body)
+        kind = answer.envelope.get("kind", "")
         if kind == "Table" or not kind.endswith("List"):
             raise ValueError(f"list of {self._resource.plural}: the server answered a {kind or 'body without kind'}")
-        items: list[RawObject] = answer.get("items") or []
         api_version, item_kind = self._resource.api_version, self._resource.kind
-        for item in items:
-            # RF-10: the server leaves them out of the items of a list, and metadata alone has a kind of its own.
-            item["apiVersion"] = api_version
-            item["kind"] = item_kind
-        if self._prepare is not None:
-            items = [self._prepare(item) for item in items]
-        if self._after_page is not None and len(body) > LARGE_PAGE:
-            self._after_page()
-        await anyio.lowlevel.checkpoint()
-        metadata = answer.get("metadata") or {}
-        return items, metadata.get("resourceVersion") or "", metadata.get("continue") or ""
+        prepare = self._prepare
+        found: dict[str, RawObject] = {}
+        for items in answer.slices():
+            for item in items:
+                # RF-10: the server leaves them out of the items of a list, and metadata alone has a kind of its own.
+                item["apiVersion"] = api_version
+                item["kind"] = item_kind
+                if prepare is not None:
+                    item = prepare(item)
+                found[key_of(item)] = item
+            self._slices += 1
+            if self._after_slices is not None and self._slices % FREEZE_SLICES == 0:
+                self._after_slices()
+            await anyio.lowlevel.checkpoint()
+        metadata = answer.envelope.get("metadata") or {}
+        return found, metadata.get("resourceVersion") or "", metadata.get("continue") or ""
 
 
 def is_too_old(error: Exception) -> bool:

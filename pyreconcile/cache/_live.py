@@ -35,4 +35,4 @@ class LiveReader:
         if namespace and namespace != scope.namespace:
             scope = replace(scope, namespace=namespace, excluded=frozenset())
         objects, _ = await Lister(self._transport, resource, scope, prepare=scope.transform).fetch("")
-        return objects
+        return list(objects.values())

@@ -74,8 +74,8 @@ class Sink(Protocol):
     def prepare(self, obj: RawObject) -> RawObject:
         """Make a parsed object ready, before `replace` or `apply` is called with it; an error stops the round."""
 
-    async def replace(self, objects: list[RawObject], version: str) -> None:
-        """Take the full state at a version."""
+    async def replace(self, objects: Mapping[str, RawObject], version: str) -> None:
+        """Take the full state at a version: all objects by their keys."""
 
     def apply(self, change: str, obj: RawObject) -> None:
         """Take one change: ADDED, MODIFIED or DELETED, with the object after it (or last, when deleted)."""
@@ -155,7 +155,7 @@ class Reflector:
         self._accept = PartialObjectMetadata.media_type if metadata_only else JSON
         self._sent_kind = METADATA_KIND if metadata_only else resource.kind
         self._lister = Lister(
-            transport, resource, scope, metadata_only=metadata_only, prepare=sink.prepare, after_page=after_slices
+            transport, resource, scope, metadata_only=metadata_only, prepare=sink.prepare, after_slices=after_slices
         )
         self._clock = clock
         self._random = random
@@ -264,7 +264,7 @@ class Reflector:
             objects, listed = await self._lister.fetch("")
         await self._replace(objects, listed)
 
-    async def _replace(self, objects: list[RawObject], version: str) -> None:
+    async def _replace(self, objects: Mapping[str, RawObject], version: str) -> None:
         await self._sink.replace(objects, version)
         self._version = version
         self._expired = False
@@ -354,7 +354,7 @@ class Reflector:
                     annotations = obj["metadata"].get("annotations") or {}
                     if annotations.get(INITIAL_EVENTS_END) != "true":
                         continue
-                    await self._replace(list(initial.values()), version)
+                    await self._replace(initial, version)
                     initial = None
                 known = True
                 self._version = version

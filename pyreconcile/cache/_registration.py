@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Literal, Protocol, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -35,11 +36,33 @@ class EventHandler(Protocol):
         """An object is gone. With ``state_unknown`` the deletion itself was missed and ``obj`` is the last known."""
 
 
-Change = Literal["initial", "add", "update", "delete", "vanished", "synced"]
+Change = Literal["initial", "add", "update", "unchanged", "delete", "vanished", "synced"]
 """What a buffered call is about; ``synced`` marks the end of what was there at the start."""
+
+Call: TypeAlias = tuple[Change, RawObject, RawObject]
+"""A change, and the object before and after it."""
 
 NOTHING: RawObject = {}
 """Stands for the side of a change that does not exist."""
+
+
+class Burst:
+    """Many calls that go into a buffer in one step, however many they are.
+
+    Attributes:
+        left: how many are still to be made.
+    """
+
+    __slots__ = ("_calls", "left")
+
+    def __init__(self, calls: Iterable[Call], count: int) -> None:
+        self._calls = iter(calls)
+        self.left = count
+
+    def take(self, count: int) -> Iterator[Call]:
+        """Return the next calls."""
+        self.left = max(self.left - count, 0)
+        return islice(self._calls, count)
 
 
 class Registration:
@@ -70,7 +93,7 @@ class Registration:
         self._handler = handler
         self._snapshot = snapshot
         self._forget = forget
-        self._buffer: deque[tuple[Change, RawObject, RawObject]] = deque()
+        self._buffer: deque[Call | Burst] = deque()
         self._wake: anyio.Event | None = None
         self._settled = anyio.Event()
         self._synced = False
@@ -85,7 +108,7 @@ class Registration:
     @property
     def backlog(self) -> int:
         """How many calls are waiting in the buffer."""
-        return len(self._buffer)
+        return sum(entry.left if isinstance(entry, Burst) else 1 for entry in self._buffer)
 
     async def wait_synced(self) -> None:
         """Wait for `has_synced`; bound it with ``anyio.fail_after``.
@@ -113,7 +136,18 @@ class Registration:
 
     def push(self, change: Change, old: RawObject, new: RawObject) -> None:
         """Buffer one call. For the informer alone."""
-        self._buffer.append((change, old, new))
+        self._append((change, old, new))
+
+    def push_initial(self, objects: Sequence[RawObject]) -> None:
+        """Buffer an add for each object that is there already. For the informer alone."""
+        self._append(Burst((("initial", NOTHING, obj) for obj in objects), len(objects)))
+
+    def push_all(self, calls: Sequence[Call]) -> None:
+        """Buffer many calls in one step. For the informer alone."""
+        self._append(Burst(calls, len(calls)))
+
+    def _append(self, entry: Call | Burst) -> None:
+        self._buffer.append(entry)
         if self._wake is not None:
             self._wake.set()
             self._wake = None
@@ -125,7 +159,11 @@ class Registration:
             self._scopes.append(scope)
             while not self._removed:
                 for _ in range(min(BATCH, len(buffer))):
-                    self._call(*buffer.popleft())
+                    entry = buffer.popleft()
+                    if isinstance(entry, tuple):
+                        self._call(*entry)
+                    elif not self._deliver_some(entry):
+                        break
                     if self._removed:
                         return
                 if buffer:
@@ -140,8 +178,18 @@ class Registration:
             self._scopes.append(scope)
             while not self._removed:
                 await anyio.sleep(self.resync)
-                for obj in self._snapshot():
-                    self.push("update", obj, obj)
+                objects = self._snapshot()
+                self._append(Burst((("update", obj, obj) for obj in objects), len(objects)))
+
+    def _deliver_some(self, burst: Burst) -> bool:
+        """Make some calls of a burst; True when that was the last of them."""
+        for call in burst.take(BATCH):
+            self._call(*call)
+            if self._removed:
+                return True
+        if burst.left:
+            self._buffer.appendleft(burst)
+        return not burst.left
 
     def _call(self, change: Change, old: RawObject, new: RawObject) -> None:
         handler = self._handler
@@ -152,6 +200,9 @@ class Registration:
                 handler.on_add(new, initial=change == "initial")
             elif change == "delete" or change == "vanished":
                 handler.on_delete(old, state_unknown=change == "vanished")
+            elif change == "unchanged":
+                if self.wants_unchanged:
+                    handler.on_update(old, new)
             else:
                 self._synced = True
                 self._settled.set()

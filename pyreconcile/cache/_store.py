@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
@@ -48,15 +48,19 @@ class Store:
         """Return all keys, or those of one namespace, in order."""
         if namespace:
             return sorted(self._objects.get(namespace, ()))
-        return sorted(key for objects in self._objects.values() for key in objects)
+        return [key for objects in self._in_order() for key in sorted(objects)]
+
+    def _in_order(self) -> Iterator[dict[str, RawObject]]:
+        # Nearly sorted pieces sort much faster than the whole. The slash tells "a/x" from "a-b/x".
+        for namespace in sorted(self._objects, key=_prefix):
+            yield self._objects[namespace]
 
     def values(self, namespace: str = "") -> list[RawObject]:
         """Return all objects, or those of one namespace, in the order of their keys."""
         if namespace:
-            return [obj for _, obj in sorted(self._objects.get(namespace, {}).items(), key=_first)]
-        items = [item for objects in self._objects.values() for item in objects.items()]
-        items.sort(key=_first)
-        return [obj for _, obj in items]
+            objects = self._objects.get(namespace, {})
+            return [objects[key] for key in sorted(objects)]
+        return [obj for objects in self._in_order() for obj in (objects[key] for key in sorted(objects))]
 
     def by_index(self, name: str, value: str, namespace: str = "") -> list[RawObject]:
         """Return the objects with a value in an index, of all namespaces or of one, in the order of their keys.
@@ -112,9 +116,7 @@ class Store:
                 return
             raise ValueError(f"index {name!r} exists already: give the second one another name")
         index = _Index(name, function)
-        for namespace, objects in self._objects.items():
-            for key, obj in objects.items():
-                index.insert(namespace, key, obj)
+        index.fill(self._objects)
         self._indexes[name] = index
 
     def put(self, key: str, obj: RawObject) -> RawObject | None:
@@ -142,9 +144,39 @@ class Store:
                 index.move(namespace, key, old, None)
         return old
 
-    def keys_where(self, covers: Callable[[str], bool]) -> list[str]:
-        """Return the keys in those namespaces for which ``covers`` is true, in order."""
-        return sorted(key for namespace, objects in self._objects.items() if covers(namespace) for key in objects)
+    def snapshot(self, covers: Callable[[str], bool] | None = None) -> list[RawObject]:
+        """Return all objects, or those of the namespaces for which ``covers`` is true, in any order; quickly."""
+        found: list[RawObject] = []
+        for namespace, objects in self._objects.items():
+            if covers is None or covers(namespace):
+                found += objects.values()
+        return found
+
+    def replacement(self, covers: Callable[[str], bool]) -> Replacement:
+        """Begin to replace what is held of the namespaces for which ``covers`` is true. For the informer alone."""
+        return Replacement(self, covers)
+
+    def _replace(
+        self,
+        covers: Callable[[str], bool],
+        objects: dict[str, dict[str, RawObject]],
+        entries: dict[str, dict[str, dict[str, set[str]]]],
+    ) -> None:
+        kept = {namespace: held for namespace, held in self._objects.items() if not covers(namespace)}
+        self._objects = {**kept, **objects}
+        for name, index in self._indexes.items():
+            if name not in entries:
+                # The index was added while the replacement was put together.
+                added = _Index(name, index.function)
+                added.fill(objects)
+                entries[name] = added.entries
+            if not kept:
+                index.entries = entries[name]
+                continue
+            for value, by_namespace in index.entries.items():
+                for namespace in filter(kept.__contains__, by_namespace):
+                    entries[name].setdefault(value, {})[namespace] = by_namespace[namespace]
+            index.entries = entries[name]
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
@@ -160,6 +192,34 @@ class Store:
             raise KeyError(f"no index {name!r} (known: {known}): add it with add_index before reading by it") from None
 
 
+class Replacement:
+    """The coming content of a store, put together aside so that readers never see half of it (rules RF-3, IN-18).
+
+    Building it may take many turns of the event loop; `commit` is one step that costs little.
+    """
+
+    def __init__(self, store: Store, covers: Callable[[str], bool]) -> None:
+        self._store = store
+        self._covers = covers
+        self._objects: dict[str, dict[str, RawObject]] = {}
+        self._indexes = {name: _Index(name, index.function) for name, index in store._indexes.items()}
+
+    def put(self, key: str, obj: RawObject) -> None:
+        """Add an object."""
+        namespace = key.rpartition("/")[0]
+        objects = self._objects.get(namespace)
+        if objects is None:
+            objects = self._objects[namespace] = {}
+        objects[key] = obj
+        for index in self._indexes.values():
+            index.insert(namespace, key, obj)
+
+    def commit(self) -> None:
+        """Put it in the place of what the store holds of the covered namespaces."""
+        entries = {name: index.entries for name, index in self._indexes.items()}
+        self._store._replace(self._covers, self._objects, entries)
+
+
 class _Index:
     """value → namespace → keys. Empty sets and empty values are dropped."""
 
@@ -169,6 +229,11 @@ class _Index:
         self.name = name
         self.function = function
         self.entries: dict[str, dict[str, set[str]]] = {}
+
+    def fill(self, objects: dict[str, dict[str, RawObject]]) -> None:
+        for namespace, held in objects.items():
+            for key, obj in held.items():
+                self.insert(namespace, key, obj)
 
     def insert(self, namespace: str, key: str, obj: RawObject) -> None:
         for value in self._values(key, obj):
@@ -202,5 +267,5 @@ class _Index:
             return frozenset()
 
 
-def _first(item: tuple[str, RawObject]) -> str:
-    return item[0]
+def _prefix(namespace: str) -> str:
+    return f"{namespace}/" if namespace else ""

@@ -452,13 +452,55 @@ async def test_in_15_indexes_can_be_added_while_running(fake_server: Any, inform
         assert informer.store.index_keys("x", "1") == ["n/a", "n/b"]
 
 
-async def test_rf_17_a_long_list_leaves_other_tasks_their_turns(fake_server: Any, informing: Any):
-    server = fake_server(streaming=False)
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_rf_17_a_long_list_leaves_other_tasks_their_turns_and_comes_in_one_step(
+    fake_server: Any, informing: Any, streaming: bool
+):
+    server = fake_server(streaming=streaming)
     for number in range(3000):
         server.put(f"n/{number}")
     async with informing(server) as informer:
-        sizes = set()
+        turns, sizes = 0, set()
         while not informer.has_synced:
+            turns += 1
             sizes.add(len(informer.store))
             await anyio.lowlevel.checkpoint()
-        assert len(sizes) >= 14
+        assert turns >= 14
+        assert sizes == {0}
+
+
+@pytest.mark.rules("RF-3", "IN-1", "IN-18")
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_in_1_a_relist_is_one_step_for_readers_of_store_and_index(
+    fake_server: Any, recorder: Any, informing: Any, streaming: bool
+):
+    server, handler = fake_server(streaming=streaming), recorder()
+    for number in range(1000):
+        server.put(f"n/{number:04}", data={"round": "1"})
+    async with informing(server, Scope("n"), Scope("m"), handlers=[handler]) as informer:
+        informer.add_index("round", lambda obj: [obj["data"]["round"]])
+        await informer.wait_synced()
+        await anyio.sleep(2)
+        server.hold()
+        for number in range(0, 1000, 2):
+            server.delete(f"n/{number:04}")
+        for number in range(1001, 1500, 2):
+            server.put(f"n/{number:04}", data={"round": "2"})
+        for number in range(1, 1000, 2):
+            server.put(f"n/{number:04}", data={"round": "2"})
+        server.compact()
+        server.cut()
+        server.release()
+        seen = set()
+        for _ in range(1000):
+            store = informer.store
+            seen.add((len(store), *(len(store.index_keys("round", value)) for value in "12")))
+            await anyio.lowlevel.checkpoint()
+        await handler.wait(1000 + 500 + 750)
+        assert seen == {(1000, 1000, 0), (750, 0, 750)}
+        changes = [change for change, _ in handler.calls[1000:]]
+        assert (changes[:500], set(changes[500:])) == (["vanished"] * 500, {"add", "update"})
+        assert informer.store.index_values("round") == ["2"]
+        server.delete("n/0001")
+        await handler.wait(2251)
+        assert len(informer.store.index_keys("round", "2")) == 749

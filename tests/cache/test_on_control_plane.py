@@ -66,8 +66,8 @@ async def test_rf_5_both_ways_to_list_give_the_same_objects(client: Client, name
         def prepare(self, obj: Any) -> Any:
             return obj
 
-        async def replace(self, listed: list[Any], version: str) -> None:
-            objects.extend(listed)
+        async def replace(self, listed: Any, version: str) -> None:
+            objects.extend(listed.values())
 
         def apply(self, change: str, obj: Any) -> None: ...
         def progressed(self, version: str) -> None: ...
@@ -92,8 +92,8 @@ async def test_rf_7_a_list_in_pages_is_one_snapshot(client: Client, namespace: s
         await client.create(config_map(namespace, f"c{number}", labels={"set": "five"}))
     lister = Lister(client.transport, ConfigMap.resource, Scope(namespace, labels="set=five"), limit=2)
     objects, version = await lister.fetch("")
-    assert [obj["metadata"]["name"] for obj in objects] == [f"c{number}" for number in range(5)]
-    assert int(version) >= max(int(obj["metadata"]["resourceVersion"]) for obj in objects)
+    assert [obj["metadata"]["name"] for obj in objects.values()] == [f"c{number}" for number in range(5)]
+    assert int(version) >= max(int(obj["metadata"]["resourceVersion"]) for obj in objects.values())
 
 
 async def test_o_05_objects_outside_the_selector_never_arrive(client: Client, namespace: str, started: Any):

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,8 +36,8 @@ class Sink:
     def prepare(self, obj: RawObject) -> RawObject:
         return obj
 
-    async def replace(self, objects: list[RawObject], version: str) -> None:
-        self.calls.append(("replace", sorted(obj["metadata"]["name"] for obj in objects)))
+    async def replace(self, objects: Mapping[str, RawObject], version: str) -> None:
+        self.calls.append(("replace", sorted(obj["metadata"]["name"] for obj in objects.values())))
 
     def apply(self, change: str, obj: RawObject) -> None:
         self.calls.append((change, obj["metadata"]["name"]))
