@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pyreconcile.api import KubeObject
 from pyreconcile.api import metadata_only as metadata_of
-from pyreconcile.controller._controller import Controller, ControllerMetrics, Warmup
+from pyreconcile.controller._controller import Controller, ControllerMetrics
 from pyreconcile.controller._handlers import EnqueueMapped, EnqueueObject, EnqueueOwner, Handler, MapFunction
 from pyreconcile.controller._mapped import MappedSource
 from pyreconcile.controller._names import ControllerNames
@@ -273,8 +273,6 @@ class Builder:
             queue_metrics=manager.metrics.queue(name),
             fence=manager.elector.check if leader_only and manager.elector is not None else None,
         )
-        if leader_only and options.enable_warmup:
-            manager.add(Warmup(controller))
         manager.add(controller)
         if unique:
             manager.controller_names.claim(name, owner=manager)

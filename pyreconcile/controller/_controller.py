@@ -138,6 +138,11 @@ class Controller:
         return self.options.needs_leader_election
 
     @property
+    def needs_warmup(self) -> bool:
+        """Whether the manager runs `warm_up` before the election (RC-15)."""
+        return self.options.enable_warmup and self.options.needs_leader_election
+
+    @property
     def concurrency(self) -> int:
         """How many objects it reconciles at once."""
         return self.options.max_concurrent_reconciles or 1
@@ -339,7 +344,7 @@ class Controller:
             failures=queue.num_requeues(request),
             panic=panic,
             # The server's refusals say it all; where else an error came from, only the traceback tells.
-            exc_info=None if isinstance(error, ApiError) else error,
+            exc_info=None if isinstance(error, ApiError | ReconcileTimeoutError) else error,
         )
 
 
@@ -353,20 +358,6 @@ def _only(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-class Warmup:
-    """What the manager runs on every replica to keep a controller warm (RC-15)."""
-
-    needs_leader_election = False
-
-    def __init__(self, controller: Controller) -> None:
-        self.name = f"{controller.name} warmup"
-        self._controller = controller
-
-    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run the sources of the controller until ``stop``."""
-        await self._controller.warm_up(stop, task_status=task_status)
 
 
 def current_reconcile_id() -> str | None:
