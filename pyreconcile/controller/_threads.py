@@ -7,17 +7,17 @@ import enum
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import anyio
-import anyio.from_thread
 import anyio.to_thread
 import structlog
 
-from pyreconcile.controller._types import ReconcileTimeoutError, Request, Result
+from pyreconcile.controller._types import ReconcileError, ReconcileTimeoutError, Request, Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,15 +79,27 @@ class _Call:
             self._ended()
         return found is _State.RUNNING
 
-    async def wait_for(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Await something on behalf of the thread; in the loop."""
+    def wait_for(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Have something awaited in the loop; in the thread."""
+        if self._given_up:
+            raise self._error()
+        # Not anyio.from_thread: that would be cancelled with our own wait, before anyone knows why.
+        try:
+            return asyncio.run_coroutine_threadsafe(self._await(function), self._loop).result()
+        except CancelledError as error:
+            raise ReconcileError("what the reconciler waited for was cancelled") from error
+
+    async def _await(self, function: Callable[[], Awaitable[T]]) -> T:
         if not self._given_up:
             with anyio.CancelScope() as self._scope:
                 try:
                     return await function()
                 finally:
                     self._scope = None
-        raise ReconcileTimeoutError(f"the reconcile of {self._request} was given up on")
+        raise self._error()
+
+    def _error(self) -> ReconcileTimeoutError:
+        return ReconcileTimeoutError(f"the reconcile of {self._request} was given up on")
 
 
 _current: ContextVar[_Call] = ContextVar("pyreconcile_threaded_call")
@@ -166,7 +178,7 @@ def run_in_loop(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.
     call = _current.get(None)
     if call is None:
         raise RuntimeError("run_in_loop is for reconcilers that are plain functions; elsewhere, await the call")
-    return anyio.from_thread.run(call.wait_for, partial(function, *args, **kwargs))
+    return call.wait_for(partial(function, *args, **kwargs))
 
 
 def is_coroutine_function(function: object) -> bool:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import aiohttp
 import anyio
 import pytest
 from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 from pyreconcile.api.core_v1 import ConfigMap
-from pyreconcile.client import ConflictError
+from pyreconcile.client import ConflictError, ConnectionLostError
 from pyreconcile.controller import (
     Controller,
     ControllerOptions,
     FunctionSource,
+    OwnerError,
     ReconcileError,
     Request,
     Result,
     TerminalError,
     current_reconcile_id,
 )
+from pyreconcile.election import NotLeaderError
 from pyreconcile.workqueue import ItemExponentialRateLimiter
 
 A, B = Request("ns", "a"), Request("ns", "b")
@@ -70,6 +73,7 @@ def build(script, counters, *requests, priority=0, **options):
     )
 
 
+@pytest.mark.rules("RC-2", "U-17", "U-19")
 async def test_rc_1_ordinary_errors_back_off_and_success_resets(run, counters):
     script = Script(ReconcileError("x"), OSError("y"), ConflictError("z"), None)
     controller = build(script, counters, A, B)
@@ -88,6 +92,7 @@ async def test_rc_1_ordinary_errors_back_off_and_success_resets(run, counters):
     assert counters.busy == 0
 
 
+@pytest.mark.rules("U-18")
 async def test_rc_1_terminal_error_is_not_queued_again_and_not_forgotten(run, counters):
     def wrapped():
         try:
@@ -118,6 +123,7 @@ async def test_rc_1_a_group_is_terminal_only_when_all_of_it_is(run, counters):
     assert counters.counts["terminal"] == 1
 
 
+@pytest.mark.rules("RC-1", "U-19", "U-20")
 async def test_rc_2_requeue_after_forgets_and_is_not_rate_limited(run, counters):
     script = Script(
         ValueError(), ValueError(), Result(requeue_after=7), ValueError(), Result(requeue_after=30, requeue=True)
@@ -129,6 +135,21 @@ async def test_rc_2_requeue_after_forgets_and_is_not_rate_limited(run, counters)
     assert counters.counts["success"] == 1
 
 
+@pytest.mark.rules("RC-1")
+async def test_u_21_an_error_beats_the_requeue_that_was_meant(run, counters):
+    async def fail_after_choosing():
+        result = Result(requeue_after=30, priority=5)
+        raise OSError(f"instead of {result}")  # in Python the error is all that comes back
+
+    script = Script(fail_after_choosing)
+    controller = build(script, counters)
+    async with run(controller):
+        await anyio.sleep(20)
+    assert script.times() == [0, 1], "backoff, not 30 s"
+    assert counters.counts == {"error": 1, "errors_total": 1, "success": 1}
+
+
+@pytest.mark.rules("U-19")
 async def test_rc_2_requeue_keeps_counting_and_no_delay_means_none(run, counters):
     script = Script(Result(requeue=True), Result(requeue=True), Result(requeue=True), Result(requeue_after=-3))
     async with run(build(script, counters)):
@@ -137,6 +158,7 @@ async def test_rc_2_requeue_keeps_counting_and_no_delay_means_none(run, counters
     assert counters.counts == {"requeue": 3, "success": 1}
 
 
+@pytest.mark.rules("U-22")
 async def test_rc_3_priority_is_kept_on_every_requeue_unless_result_sets_one(run, counters):
     seen = []
 
@@ -202,20 +224,84 @@ async def test_rc_4_no_log_line_for_a_reconcile_that_went_well(run, counters):
     assert logs == []
 
 
+class FromALibrary(Exception):
+    """No relative of what reconcilers are expected to raise."""
+
+
+class OfOurs(ReconcileError):
+    """Raised on purpose."""
+
+
+@pytest.mark.rules("U-23")
 @pytest.mark.parametrize(
-    "error", [TypeError("x"), KeyError("x"), AttributeError("x"), ZeroDivisionError(), AssertionError()]
+    "error",
+    [
+        TypeError("x"),
+        KeyError("x"),
+        ValueError("x"),
+        RuntimeError("x"),
+        FromALibrary("x"),
+        ExceptionGroup("g", [OSError("x"), AttributeError("y")]),
+    ],
+    ids=repr,
 )
-async def test_rc_5_bugs_count_as_panics_and_are_retried(run, counters, error):
+async def test_rc_5_any_exception_that_is_not_expected_is_a_panic_and_is_retried(run, counters, error):
     script = Script(error)
     with capture_logs() as logs:
-        async with run(build(script, counters)):
+        async with run(build(script, counters)):  # recovery is the default
             await anyio.sleep(5)
     assert script.times() == [0, 1]
     assert counters.counts == {"panic": 1, "error": 1, "errors_total": 1, "success": 1}
-    assert logs[0]["event"] == "reconcile_failed"
+    assert (logs[0]["event"], logs[0]["panic"]) == ("reconcile_failed", True)
     assert logs[0]["exc_info"] is error
 
 
+@pytest.mark.parametrize("recover", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConflictError("x"),
+        ConnectionLostError("x"),
+        TimeoutError("x"),
+        ConnectionRefusedError("x"),
+        OfOurs("x"),
+        aiohttp.ServerDisconnectedError(),
+        OwnerError("x"),
+        NotLeaderError("x"),
+        FromALibrary("x"),
+        ExceptionGroup("g", [OSError("x"), ExceptionGroup("h", [ConflictError("y")])]),
+    ],
+    ids=repr,
+)
+async def test_rc_5_expected_errors_are_no_panics_whether_those_are_recovered_or_not(run, counters, error, recover):
+    options = {"recover_panic": recover}
+    if isinstance(error, FromALibrary):
+        options["expected_errors"] = (FromALibrary,)
+    script = Script(error)
+    async with run(build(script, counters, **options)):
+        await anyio.sleep(5)
+    assert script.times() == [0, 1]
+    assert counters.counts == {"error": 1, "errors_total": 1, "success": 1}
+
+
+async def test_rc_5_an_error_from_a_terminal_one_is_meant_and_no_panic(run, counters):
+    async def give_up():
+        try:
+            int("x")
+        except ValueError as error:
+            raise TerminalError("the field is no number") from error
+
+    async with run(build(Script(give_up), counters, recover_panic=False)):
+        await anyio.sleep(5)
+    assert counters.counts == {"error": 1, "errors_total": 1, "terminal": 1}
+
+
+def test_rc_5_expected_errors_are_classes():
+    with pytest.raises(TypeError, match="expected_errors: 'OSError' is no exception class"):
+        ControllerOptions(expected_errors=("OSError",))
+
+
+@pytest.mark.rules("U-23")
 async def test_rc_5_without_recovery_a_bug_ends_the_controller(run, counters):
     with pytest.raises(ExceptionGroup) as caught:
         async with run(build(Script(OSError(), KeyError("gone")), counters, recover_panic=False)):
@@ -265,6 +351,7 @@ def test_requeue_after_takes_seconds():
 # RC-6: the timeout counter in the five cases.
 
 
+@pytest.mark.rules("U-24")
 async def test_rc_6_our_deadline_counts_and_is_an_error(run, counters):
     script = Script(lambda: anyio.sleep(60))
     async with run(build(script, counters, reconciliation_timeout=10)):
@@ -273,12 +360,14 @@ async def test_rc_6_our_deadline_counts_and_is_an_error(run, counters):
     assert counters.counts == {"timeout": 1, "error": 1, "errors_total": 1, "success": 1}
 
 
+@pytest.mark.rules("U-24")
 async def test_rc_6_a_call_that_ends_in_time_does_not_count(run, counters):
     async with run(build(Script(lambda: anyio.sleep(9)), counters, reconciliation_timeout=10)):
         await anyio.sleep(30)
     assert counters.counts == {"success": 1}
 
 
+@pytest.mark.rules("U-24")
 async def test_rc_6_a_scope_of_the_reconciler_does_not_count(run, counters):
     async def own_scope():
         with anyio.move_on_after(1):
@@ -292,6 +381,7 @@ async def test_rc_6_a_scope_of_the_reconciler_does_not_count(run, counters):
     assert counters.counts["error"] == 1
 
 
+@pytest.mark.rules("U-24")
 async def test_rc_6_cancellation_from_outside_does_not_count(counters):
     script = Script(lambda: anyio.sleep(60))
     controller = build(script, counters, reconciliation_timeout=10)
@@ -304,6 +394,7 @@ async def test_rc_6_cancellation_from_outside_does_not_count(counters):
     assert counters.busy == 0
 
 
+@pytest.mark.rules("U-24")
 async def test_rc_6_a_reconciler_that_makes_the_best_of_its_deadline_counts_but_succeeds(run, counters):
     async def swallow():
         try:
@@ -316,6 +407,7 @@ async def test_rc_6_a_reconciler_that_makes_the_best_of_its_deadline_counts_but_
     assert counters.counts == {"timeout": 1, "requeue_after": 1}
 
 
+@pytest.mark.rules("U-31")
 async def test_rc_14_stop_lets_workers_finish_what_they_hold(run, counters):
     ended = []
 
@@ -335,6 +427,7 @@ async def test_rc_14_stop_lets_workers_finish_what_they_hold(run, counters):
     assert asyncio.all_tasks() == before
 
 
+@pytest.mark.rules("U-3")
 async def test_wq_4_many_workers_never_hold_one_key(run, counters):
     held: set[Request] = set()
     runs = 0
@@ -470,6 +563,7 @@ async def test_workers_give_others_their_turn_when_reconciles_never_wait(run):
     assert ticks > 50
 
 
+@pytest.mark.rules("RC-6")
 async def test_a_reconcile_that_blocks_the_loop_is_reported_with_its_key(run, counters):
     clock = 0.0
 
