@@ -86,7 +86,7 @@ class _Dispatch:
         self._low_priority = low_priority
 
     def on_add(self, obj: RawObject, *, initial: bool) -> None:
-        if "metadata" not in obj and not has_metadata(obj, "create"):
+        if not obj.get("metadata") and not has_metadata(obj, "create"):
             return
         event = CreateEvent(obj, self._kind, is_initial=initial, low_priority=self._low_priority)
         for predicate in self._predicates:
@@ -95,7 +95,7 @@ class _Dispatch:
         self._handler.create(event, self._queue)
 
     def on_update(self, old: RawObject, new: RawObject) -> None:
-        if "metadata" not in new and not has_metadata(new, "update"):
+        if not new.get("metadata") and not has_metadata(new, "update"):
             return
         event = UpdateEvent(old, new, self._kind, low_priority=self._low_priority)
         for predicate in self._predicates:
@@ -104,7 +104,7 @@ class _Dispatch:
         self._handler.update(event, self._queue)
 
     def on_delete(self, obj: RawObject, *, state_unknown: bool) -> None:
-        if "metadata" not in obj and not has_metadata(obj, "delete"):
+        if not obj.get("metadata") and not has_metadata(obj, "delete"):
             return
         event = DeleteEvent(obj, self._kind, state_unknown=state_unknown)
         for predicate in self._predicates:

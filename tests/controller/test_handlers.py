@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from pyreconcile.api import unstructured
+from pyreconcile.api import KubeObject, unstructured
 from pyreconcile.api.apps_v1 import Deployment
 from pyreconcile.api.core_v1 import ConfigMap, Node, Pod
 from pyreconcile.controller import (
@@ -48,6 +48,22 @@ def test_sr_5_each_event_enqueues_its_object(queue, raw):
     assert queue.taken() == [(A, 0)] * 4 + [(Request("", "n"), 0)]
 
 
+@pytest.mark.rules("PQ-14", "U-34")
+def test_sr_5_an_update_without_a_new_object_enqueues_the_old_and_missing_objects_are_ignored(queue, raw):
+    handler = EnqueueObject()
+    handler.update(UpdateEvent(raw("a"), None, ConfigMap), queue)
+    assert queue.taken() == [(A, 0)]
+    with capture_logs() as logs:
+        handler.create(CreateEvent(None, ConfigMap), queue)
+        handler.update(UpdateEvent(None, None, ConfigMap), queue)
+        handler.delete(DeleteEvent(None, ConfigMap), queue)
+        handler.generic(GenericEvent({}, ConfigMap), queue)
+    assert queue.taken() == []
+    assert [(line["event"], line["event_type"]) for line in logs] == [
+        ("event_without_metadata", word) for word in ("create", "update", "delete", "generic")
+    ]
+
+
 @pytest.mark.parametrize(
     "handler",
     [
@@ -75,6 +91,7 @@ def test_pq_13_initial_creates_and_resyncs_are_lowered_nothing_else(handler, que
     assert queue.taken() == [(A, 0)] * 4
 
 
+@pytest.mark.rules("PQ-13")
 def test_pq_14_a_priority_named_by_the_function_wins(queue, raw):
     handler = HandlerFuncs(
         create=lambda event, queue: (
@@ -98,6 +115,7 @@ def test_sr_8_functions_are_optional(queue, raw):
     assert queue.adds == []
 
 
+@pytest.mark.rules("U-32")
 def test_sr_6_owner_of_another_version_counts_another_group_or_kind_does_not(queue, raw):
     handler = EnqueueOwner(Deployment)
     for reference in (
@@ -120,12 +138,14 @@ def test_sr_6_only_the_controller_unless_every_owner_is_asked_for(queue, raw):
     assert queue.taken() == []
 
 
+@pytest.mark.rules("U-32")
 def test_sr_6_cluster_scoped_owner_gives_an_empty_namespace(queue, raw):
     handler = EnqueueOwner(Node)
     handler.delete(DeleteEvent(raw(owners=[owner("n", "Node", "v1")]), Pod), queue)
     assert queue.taken() == [(Request("", "n"), 0)]
 
 
+@pytest.mark.rules("U-32")
 def test_sr_6_update_wakes_old_and_new_owner_each_once(queue, raw):
     handler = EnqueueOwner(Deployment, every_owner=True)
     old = raw(owners=[owner("a"), owner("a")])
@@ -133,12 +153,19 @@ def test_sr_6_update_wakes_old_and_new_owner_each_once(queue, raw):
     assert queue.taken() == [(A, 0), (B, 0)]
 
 
+@pytest.mark.rules("U-32")
 def test_sr_6_unreadable_api_version_is_logged_and_enqueues_nothing(queue, raw):
     obj = raw(owners=[owner("b", controller=False), owner("a", api_version="a/b/c")])
     with capture_logs() as logs:
         EnqueueOwner(Deployment, every_owner=True).create(CreateEvent(obj, Pod), queue)
     assert queue.taken() == []
     assert [(line["log_level"], line["api_version"]) for line in logs] == [("error", "a/b/c")]
+
+
+@pytest.mark.parametrize("owner_kind", ["Deployment", None, KubeObject, object()], ids=repr)
+def test_sr_6_an_unknown_owner_type_fails_when_it_is_built(owner_kind):
+    with pytest.raises(TypeError, match="give the owner's kind, such as Deployment"):
+        EnqueueOwner(owner_kind)
 
 
 def test_sr_6_uid_of_the_owner_can_be_compared(queue, raw):
@@ -149,6 +176,7 @@ def test_sr_6_uid_of_the_owner_can_be_compared(queue, raw):
     assert queue.taken() == [(B, 0), (C, 0)]
 
 
+@pytest.mark.rules("U-33")
 def test_sr_7_map_takes_old_and_new_each_request_once(queue, raw):
     seen = []
 

@@ -127,6 +127,7 @@ def wanted(obj: Service) -> None:
         obj.spec = ServiceSpec(ports=[ServicePort(port=80)])
 
 
+@pytest.mark.rules("U-65")
 @pytest.mark.plane
 async def test_he_1_created_unchanged_updated(client, namespace):
     def mutate(obj: ConfigMap) -> None:
@@ -145,6 +146,7 @@ async def test_he_1_created_unchanged_updated(client, namespace):
     assert changed.data == {"a": "2"}
 
 
+@pytest.mark.rules("U-65")
 @pytest.mark.plane
 async def test_he_1_identity_must_not_change(client, namespace):
     async def rename(obj: ConfigMap) -> None:
@@ -157,6 +159,7 @@ async def test_he_1_identity_must_not_change(client, namespace):
     assert await client.find(ConfigMap, f"{namespace}/b") is None
 
 
+@pytest.mark.rules("U-65")
 @pytest.mark.plane
 async def test_he_2_patches_the_object_and_its_status_apart(client, namespace):
     steps: list[str] = []

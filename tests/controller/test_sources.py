@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +18,7 @@ from pyreconcile.controller import (
     FunctionSource,
     GenericEvent,
     HandlerFuncs,
+    InformerSource,
     KindSource,
     MappedSource,
     ObjectPredicate,
@@ -34,6 +37,7 @@ class Calls:
         self.keys.append(request.key)
 
 
+@pytest.mark.rules("U-25")
 async def test_rc_12_no_reconcile_before_every_handler_saw_the_initial_list(host, raw):
     slow, fast = host.cache.informer(ConfigMap), host.cache.informer(Secret)
     slow.sync_at_once = False
@@ -57,6 +61,7 @@ async def test_rc_12_no_reconcile_before_every_handler_saw_the_initial_list(host
     assert slow.registrations == fast.registrations == []
 
 
+@pytest.mark.rules("U-26")
 async def test_rc_11_sync_timeout_names_the_source(host):
     host.cache.informer(ConfigMap).sync_at_once = False
     controller = Controller(
@@ -70,6 +75,7 @@ async def test_rc_11_sync_timeout_names_the_source(host):
     assert host.cache.informer(ConfigMap).registrations == []
 
 
+@pytest.mark.rules("U-27")
 async def test_rc_11_a_source_whose_start_blocks_runs_into_the_same_limit():
     class Stuck:
         name = "stuck"
@@ -82,6 +88,7 @@ async def test_rc_11_a_source_whose_start_blocks_runs_into_the_same_limit():
         await controller.run(anyio.Event())
 
 
+@pytest.mark.rules("U-26")
 @pytest.mark.parametrize("how", ["stop", "cancel"])
 async def test_rc_11_stop_or_cancel_while_syncing_is_no_error(host, how):
     host.cache.informer(ConfigMap).sync_at_once = False
@@ -105,6 +112,50 @@ async def test_rc_11_a_source_that_fails_to_start_is_the_error_itself():
         await Controller("c", Calls().reconcile, sources=[Broken()]).run(anyio.Event())
 
 
+@pytest.mark.rules("U-27")
+async def test_rc_11_sources_start_side_by_side_and_start_and_sync_share_one_limit():
+    class Slow:
+        def __init__(self, number, start, sync):
+            self.name = f"slow-{number}"
+            self.start, self.sync = start, sync
+
+        async def run(self, queue, *, task_status):
+            began.append(self.name)
+            await anyio.sleep(self.start)
+            await anyio.sleep(self.sync)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    began: list[str] = []
+    options = ControllerOptions(cache_sync_timeout=5)
+    controller = Controller("c", Calls().reconcile, sources=[Slow(n, 2, 2) for n in range(20)], options=options)
+    stop = anyio.Event()
+    start = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: controller.run(stop, task_status=task_status))
+        assert anyio.current_time() - start == pytest.approx(4, abs=0.1), "one after the other would take 80 s"
+        stop.set()
+    assert len(began) == 20
+    late = Controller("c", Calls().reconcile, sources=[Slow(1, 1, 1), Slow(2, 3, 3)], options=options)
+    with pytest.raises(TimeoutError, match=r"no sync within 5 s of slow-2;"):
+        await late.run(anyio.Event())
+
+
+@pytest.mark.rules("U-31")
+async def test_rc_10_a_controller_that_is_never_started_has_no_tasks_and_one_that_ended_neither(host, run):
+    before = asyncio.all_tasks()
+    controller = Controller("c", Calls().reconcile, sources=[KindSource(host.cache, ConfigMap, EnqueueObject())])
+    controller.watch(KindSource(host.cache, Secret, EnqueueObject()))
+    await anyio.sleep(60)
+    assert asyncio.all_tasks() == before
+    assert controller.queue is None
+    assert host.cache.informers == {}
+    async with run(controller):
+        assert len(asyncio.all_tasks()) > len(before)
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.rules("U-28")
 async def test_rc_10_a_second_start_is_an_error(run):
     controller = Controller("c", Calls().reconcile, sources=[])
     async with run(controller):
@@ -123,6 +174,7 @@ async def test_rc_13_a_source_added_to_a_running_controller_begins_at_once(host,
     async with run(controller):
         await anyio.sleep(1)
         assert calls.keys == ["ns/early"]
+        assert controller._feed._sources == [], "the list of pending watches is freed"
         controller.watch(KindSource(host.cache, Secret, EnqueueObject()))
         await anyio.sleep(1)
         assert calls.keys == ["ns/early", "ns/late"]
@@ -147,6 +199,7 @@ async def test_sr_1_an_informer_that_is_not_to_be_had_is_tried_again_every_10_s(
     assert "no matches for kind" in logs[0]["error"]
 
 
+@pytest.mark.rules("U-35")
 async def test_sr_4_a_missed_delete_reaches_the_handler_with_the_last_object(host, raw, run):
     seen = []
     handler = HandlerFuncs(delete=lambda event, queue: seen.append((event.raw, event.state_unknown)))
@@ -154,6 +207,26 @@ async def test_sr_4_a_missed_delete_reaches_the_handler_with_the_last_object(hos
     async with run(controller):
         host.cache.informer(ConfigMap).delete(raw(version="9"), state_unknown=True)
     assert seen == [(raw(version="9"), True)]
+
+
+@pytest.mark.parametrize("broken", [{}, {"metadata": None}, {"metadata": {}}, {"kind": "ConfigMap"}], ids=repr)
+async def test_sr_4_an_object_without_metadata_is_logged_and_dropped(host, raw, run, broken):
+    calls = Calls()
+    send, channel = ChannelSource.open(EnqueueObject())
+    controller = Controller("c", calls.reconcile, sources=[KindSource(host.cache, ConfigMap, EnqueueObject()), channel])
+    informer = host.cache.informer(ConfigMap)
+    with capture_logs() as logs:
+        async with run(controller):
+            informer.add(broken)
+            informer.update(raw(), broken)
+            informer.delete(broken)
+            await send.send(GenericEvent(broken, ConfigMap))
+            await send.send(GenericEvent(raw("whole"), ConfigMap))
+            await anyio.sleep(1)
+    send.close()
+    assert calls.keys == ["ns/whole"]
+    assert {line["event"] for line in logs} == {"event_without_metadata"}
+    assert [line["event_type"] for line in logs] == ["create", "update", "delete", "generic"]
 
 
 async def test_sr_4_all_predicates_must_let_an_event_pass(host, raw, run):
@@ -173,6 +246,7 @@ async def test_sr_4_all_predicates_must_let_an_event_pass(host, raw, run):
     assert calls.keys == ["ns/c"]
 
 
+@pytest.mark.rules("U-36")
 async def test_sr_2_channel_keeps_early_events_blocks_when_full_and_ends_when_closed(raw, run):
     send, receive = anyio.create_memory_object_stream[GenericEvent](2)
     calls = Calls()
@@ -210,6 +284,102 @@ async def test_sr_2_a_handler_that_raises_does_not_end_the_channel(raw, run):
     send.close()
     assert calls.keys == ["ns/good"]
     assert logs[0]["event"] == "event_handler_failed"
+
+
+async def test_sr_2_a_channel_of_its_own_holds_1024_events_and_no_more(raw, run):
+    send, source = ChannelSource.open(EnqueueObject(), name="pods")
+    assert source.name == "pods"
+    for number in range(1024):
+        send.send_nowait(GenericEvent(raw(f"n{number}"), ConfigMap))
+    with pytest.raises(anyio.WouldBlock):
+        send.send_nowait(GenericEvent(raw("full"), ConfigMap))
+    calls = Calls()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send.send, GenericEvent(raw("blocked"), ConfigMap))
+        await anyio.sleep(1)
+        async with run(Controller("c", calls.reconcile, sources=[source])):
+            await anyio.sleep(1)
+    send.close()
+    assert calls.keys == [f"ns/n{number}" for number in range(1024)] + ["ns/blocked"]
+
+
+async def test_sr_2_only_generic_events_reach_the_handler(raw, run):
+    told: list[str] = []
+    handler = HandlerFuncs(
+        create=lambda event, queue: told.append("create"),
+        update=lambda event, queue: told.append("update"),
+        delete=lambda event, queue: told.append("delete"),
+        generic=lambda event, queue: told.append("generic"),
+    )
+    send, source = ChannelSource.open(handler, predicates=[PredicateFuncs(create=lambda event: False)])
+    async with run(Controller("c", Calls().reconcile, sources=[source])):
+        await send.send(GenericEvent(raw(), ConfigMap))
+        await anyio.sleep(1)
+    send.close()
+    assert told == ["generic"]
+
+
+async def test_sr_3_a_ready_informer_is_a_source(host, raw, run):
+    informer = host.cache.informer(ConfigMap)
+    informer.initial = [raw("there")]
+    informer.sync_at_once = False
+    calls = Calls()
+    source = InformerSource(
+        informer, ConfigMap, EnqueueObject(), predicates=[ObjectPredicate(lambda obj: obj["metadata"]["name"] != "x")]
+    )
+    assert source.name == "informer v1 ConfigMap"
+    controller = Controller("c", calls.reconcile, sources=[source])
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run, stop)
+        await anyio.sleep(5)
+        assert calls.keys == []
+        informer.sync()
+        await anyio.sleep(1)
+        informer.add(raw("x"))
+        informer.add(raw("new"))
+        await anyio.sleep(1)
+        stop.set()
+    assert calls.keys == ["ns/there", "ns/new"]
+    assert informer.registrations == []
+
+
+async def test_sr_3_a_plain_function_is_called_once_before_workers_begin(run):
+    calls = Calls()
+
+    def feed(queue) -> None:
+        queue.add(Request("", "once"))
+
+    async with run(Controller("c", calls.reconcile, sources=[FunctionSource(feed)])):
+        await anyio.sleep(1)
+    assert calls.keys == ["once"]
+
+    def fail(queue) -> None:
+        raise LookupError("nothing to feed")
+
+    with pytest.raises(LookupError, match="nothing to feed"):
+        await Controller("c", calls.reconcile, sources=[FunctionSource(fail)]).run(anyio.Event())
+
+
+@pytest.mark.rules("SR-2")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda cache: KindSource(None, ConfigMap, EnqueueObject()), "KindSource: cache is None"),
+        (lambda cache: KindSource(cache, None, EnqueueObject()), "KindSource: kind is None"),
+        (lambda cache: KindSource(cache, ConfigMap, None), "KindSource: handler is None"),
+        (lambda cache: KindSource(cache, ConfigMap, EnqueueObject), "give an instance of a Handler"),
+        (lambda cache: InformerSource(None, ConfigMap, EnqueueObject()), "InformerSource: informer is None"),
+        (lambda cache: InformerSource(cache.informer(Pod), None, EnqueueObject()), "InformerSource: kind is None"),
+        (lambda cache: InformerSource(cache.informer(Pod), Pod, None), "InformerSource: handler is None"),
+        (lambda cache: ChannelSource(None, EnqueueObject()), "ChannelSource: events is None"),
+        (lambda cache: ChannelSource.open(None), "ChannelSource: handler is None"),
+        (lambda cache: FunctionSource(None), "FunctionSource: None cannot be called"),
+    ],
+)
+def test_sr_3_a_source_that_lacks_something_says_what(host, make, message):
+    with pytest.raises(TypeError, match=message):
+        make(host.cache)
 
 
 async def test_sr_3_function_source_feeds_until_the_end(run):
@@ -258,22 +428,59 @@ async def test_sr_7_async_map_keeps_order_and_finishes_the_initial_list_before_w
     assert [line["event"] for line in logs] == ["map_function_failed"]
 
 
-async def test_classic_queue_can_be_had(host, raw, run):
+@pytest.mark.rules("PQ-13", "RC-8")
+async def test_pq_1_the_priority_queue_is_used_unless_an_option_turns_it_off(host, raw, run):
     host.cache.informer(ConfigMap).initial = [raw("a"), raw("b")]
     calls = Calls()
-    controller = Controller(
-        "c",
-        calls.reconcile,
-        sources=[KindSource(host.cache, ConfigMap, EnqueueObject())],
-        options=ControllerOptions(use_priority_queue=False),
-    )
+
+    def build(**options):
+        source = KindSource(host.cache, ConfigMap, EnqueueObject())
+        return Controller("c", calls.reconcile, sources=[source], options=ControllerOptions(**options))
+
+    def news_during_the_first(controller):
+        # The initial list is queued, and no worker has had a turn yet.
+        assert len(controller.queue) == 2
+        controller.queue.add(Request("ns", "news"))
+
+    async with run(build()) as _:
+        pass
+    async with run(build(use_priority_queue=False)) as _:
+        pass
+    calls.keys.clear()
+    controller = build()
+    async with run(controller):
+        assert repr(controller.queue).startswith("<PriorityQueue 'c'")
+        news_during_the_first(controller)
+        await anyio.sleep(1)
+    assert calls.keys == ["ns/news", "ns/a", "ns/b"]
+    calls.keys.clear()
+    controller = build(use_priority_queue=False)
     async with run(controller):
         assert repr(controller.queue).startswith("<Queue 'c'")
+        news_during_the_first(controller)
         await anyio.sleep(1)
-    assert calls.keys == ["ns/a", "ns/b"]
+    assert calls.keys == ["ns/a", "ns/b", "ns/news"], "priorities have no effect"
     assert repr(controller) == "<Controller 'c'>"
 
 
+async def test_pq_13_the_low_priority_can_be_set(host, raw, run):
+    priorities: list[int] = []
+    handler = HandlerFuncs(
+        create=lambda event, queue: priorities.append(event.priority),
+        update=lambda event, queue: priorities.append(event.priority),
+    )
+    informer = host.cache.informer(ConfigMap)
+    informer.initial = [raw()]
+    options = ControllerOptions(low_priority=-7)
+    builder = Builder(host).for_(ConfigMap).watches(ConfigMap, handler).with_options(options)
+    async with run(builder.complete(Calls().reconcile)):
+        informer.update(raw(), raw())
+        informer.update(raw(), raw(version="2"))
+        informer.add(raw("new"))
+    assert priorities == [-7, -7, 0, 0]
+
+
+@pytest.mark.rules("U-29")
 async def test_rc_15_warmup_fills_the_queue_and_the_reconciler_runs_only_after_the_start(host, raw):
     informer = host.cache.informer(ConfigMap)
     informer.initial = [raw("a")]
@@ -298,6 +505,7 @@ async def test_rc_15_warmup_fills_the_queue_and_the_reconciler_runs_only_after_t
     assert informer.registrations == []
 
 
+@pytest.mark.rules("U-28")
 @pytest.mark.parametrize("first", ["run", "warm_up"])
 async def test_rc_15_warmup_and_start_at_once_start_the_sources_once(host, raw, first):
     informer = host.cache.informer(ConfigMap)
