@@ -25,8 +25,9 @@ from pyreconcile.cache._informer import Informer, Part
 from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._metrics import CacheCollector, HasRegistry
 from pyreconcile.cache._options import CacheOptions, KindOptions, Scope, scopes_for
-from pyreconcile.cache._own_writes import OwnWrites
+from pyreconcile.cache._own_writes import OwnWrites, Write
 from pyreconcile.cache._query import Query
+from pyreconcile.cache._reachable import Reachability
 from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
 from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction, namespace_of
@@ -85,12 +86,14 @@ class Cache:
         self._random = random
         self._clock = clock
         self._own_writes = OwnWrites(LiveReader(self._transport), self._options.read_timeout)
-        self._support = ServerSupport()
+        url: str = getattr(self._transport, "base_url", "")  # what only looks like a transport has none
+        self._support = ServerSupport(reachability=Reachability(url, random=random) if url else None)
         self._field_sets = FieldSets()
         self._lists = anyio.Semaphore(self._options.concurrent_lists)
         self._informers: dict[Form, Informer[Any]] = {}
         self._by_kind: dict[type[KubeObject], Informer[Any]] = {}
         self._newest: dict[Resource, str] = {}
+        self._unsure: set[Resource] = set()
         self._kind_options = {_form_of(kind): options for kind, options in self._options.by_kind.items()}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._started = anyio.Event()
@@ -186,7 +189,7 @@ class Cache:
             if self._stopped:
                 raise CacheNotStartedError(f"{resource.kind}: the cache has stopped")
             # RY-4 for writes before the kind was watched: its first list must not be older than they are.
-            first_version = self._newest.get(resource, "0")
+            first_version = "" if resource in self._unsure else self._newest.get(resource, "0")
 
             def make(scope: Scope, sink: Sink) -> Reflector:
                 return Reflector(
@@ -332,6 +335,34 @@ class Cache:
             if writes and not await self._own_writes.shown(part, kind.resource, writes):
                 return await self._own_writes.list_live(parts, kind.resource, query, informer.store)
         return query.run(informer.store)
+
+    def begin(self, resource: Resource, key: str) -> Write:
+        """Take note that a write is about to be sent; readers of the key, and of all keys, wait for its end (RY-4).
+
+        Args:
+            resource: what is written.
+            key: of which object; ``namespace/`` when the server makes up the name.
+        """
+        namespace = namespace_of(key)
+        write = Write(resource, key)
+        for informer in self._forms(resource):
+            part = informer.part_for(namespace)
+            if part is not None:
+                write.flights.append((part.pending, part.pending.begin(key)))
+        return write
+
+    def end(self, write: Write, *, unknown: bool = False) -> None:
+        """Take note that a write has ended; what it wrote is told by `written` or `deleted`, at once.
+
+        Args:
+            write: from `begin`.
+            unknown: it is not known what became of it. The next read asks the server, and then waits until the watch
+                has shown whatever that says.
+        """
+        for pending, flight in write.flights:
+            pending.end(flight, unknown=unknown)
+        if unknown and not write.flights:
+            self._unsure.add(write.resource)
 
     def written(self, resource: Resource, key: str, resource_version: str) -> None:
         """Take note of an own write: later reads of the key or of all keys wait until the watch has shown it."""

@@ -18,6 +18,7 @@ from pyreconcile.api import PartialObjectMetadata, RawObject, Resource
 from pyreconcile.cache._backoff import Backoff
 from pyreconcile.cache._lister import JSON, Lister, Requests, is_too_large, is_too_old
 from pyreconcile.cache._options import Scope
+from pyreconcile.cache._reachable import Reachability
 from pyreconcile.cache._store import key_of
 from pyreconcile.client import (
     ApiError,
@@ -86,9 +87,13 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class ServerSupport:
-    """What was learnt about the server, shared by all reflectors of a process (rule RF-5)."""
+    """What was learnt about the server, shared by all reflectors of a process (rule RF-5).
+
+    ``reachability`` ends their waits when a server that refused connections takes them again.
+    """
 
     streaming_list: bool = True
+    reachability: Reachability | None = None
 
 
 @dataclass(slots=True)
@@ -198,16 +203,26 @@ class Reflector:
         Cancelled: closes the stream at once, without waiting for the server.
         """
         while True:
+            refused = False
             try:
                 await self._round()
             except Exception as error:
                 self._failed(error)
+                refused = _is_refused(error)
                 if is_too_old(error) and self._worked:
                     # The server answers, and waits came before the reconnect: the list need not wait again. Once
                     # only, or a server that expires every version would be listed without pause.
                     self._worked = False
                     continue
-            await anyio.sleep(self._backoff.next())
+            await self._wait(refused=refused)
+
+    async def _wait(self, *, refused: bool) -> None:
+        seconds = self._backoff.next()
+        reachability = self._support.reachability
+        if refused and reachability is not None:
+            await reachability.wait(seconds)
+        else:
+            await anyio.sleep(seconds)
 
     async def _round(self) -> None:
         await self._lists.acquire()
@@ -233,7 +248,7 @@ class Reflector:
                     raise
                 if _is_lost(error) or isinstance(error, TooManyRequestsError):
                     self._failed(error)
-                    await anyio.sleep(self._backoff.next())
+                    await self._wait(refused=_is_refused(error))
                     continue
                 if start and (is_too_old(error) or is_too_large(error)):
                     self._expired = True
@@ -287,7 +302,7 @@ class Reflector:
             # RF-11: the version is still good, so a new list would only add load.
             if isinstance(error, TooManyRequestsError) or not self._lasted:
                 self._failed(error)
-                await anyio.sleep(self._backoff.next())
+                await self._wait(refused=_is_refused(error))
             else:
                 self._note(error)
             return
@@ -399,3 +414,7 @@ class Reflector:
 def _is_lost(error: Exception) -> bool:
     # A request timeout with code 0 is the client's own limit: no answer came.
     return isinstance(error, ConnectionLostError) or (isinstance(error, RequestTimeoutError) and error.code == 0)
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, ConnectionLostError) and error.refused
