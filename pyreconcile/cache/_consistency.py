@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import anyio
 
@@ -13,11 +13,13 @@ from pyreconcile.cache._versions import parse_version
 class PendingWrite:
     """A write that the watch has not shown yet."""
 
-    __slots__ = ("_seen", "doubtful", "key", "overdue", "seen")
+    __slots__ = ("_seen", "doubtful", "key", "overdue", "seen", "unknown")
 
-    def __init__(self, key: str, *, doubtful: bool = False) -> None:
+    def __init__(self, key: str, *, doubtful: bool = False, unknown: bool = False) -> None:
         self.key = key
         self.seen = False
+        # No answer came, so it is not known whether there is anything to be shown, and at which version.
+        self.unknown = unknown
         # The watch has a selector, and it is not known whether the object falls under it and will ever be shown.
         self.doubtful = doubtful
         # Set once a reader waited in vain: until the watch catches up, readers ask the server without a wait.
@@ -38,6 +40,12 @@ class PendingWrite:
             self._seen.set()
 
 
+class Flight(PendingWrite):
+    """A write whose answer is not there yet. ``namespace/`` as its key stands for a name that the server makes up."""
+
+    __slots__ = ()
+
+
 class PendingWrites:
     """The writes of one list-and-watch that its store does not show yet; falsy when there are none.
 
@@ -50,7 +58,25 @@ class PendingWrites:
         self._latest: dict[str, PendingWrite] = {}
         self._by_version: list[tuple[int, int, PendingWrite]] = []
         self._deletes: dict[str, dict[str, PendingWrite]] = {}
+        self._flights: dict[str, list[Flight]] = {}
+        self._unknown: dict[str, PendingWrite] = {}
         self._count = 0
+
+    def begin(self, key: str) -> Flight:
+        """Note that a write is about to be sent (rule RY-4)."""
+        flight = Flight(key)
+        self._flights.setdefault(key, []).append(flight)
+        return flight
+
+    def end(self, flight: Flight, *, unknown: bool) -> None:
+        """Note that a write has ended; ``unknown`` says that no answer tells what became of it."""
+        flights = self._flights[flight.key]
+        flights.remove(flight)
+        if not flights:
+            del self._flights[flight.key]
+        if unknown:
+            self._unknown[flight.key] = PendingWrite(flight.key, unknown=True)
+        flight.resolve()
 
     def written(self, key: str, version: str, reached: str, *, doubtful: bool = False) -> None:
         """Note a write that answered with ``version``; ``reached`` is where the watch is.
@@ -82,23 +108,37 @@ class PendingWrites:
 
     def on(self, key: str) -> list[PendingWrite]:
         """Return what a reader of this key has to wait for."""
-        write = self._latest.get(key)
-        return [*self._deletes.get(key, {}).values(), *((write,) if write is not None else ())]
+        found: list[PendingWrite] = [*self._flights.get(key, ()), *self._deletes.get(key, {}).values()]
+        found += [write for write in (self._unknown.get(key), self._latest.get(key)) if write is not None]
+        return found
 
     def all(self, namespace: str = "") -> list[PendingWrite]:
         """Return what a reader of all keys, or of one namespace's, has to wait for."""
-        found = list(self._latest.values())
+        found = [*self._latest.values(), *self._unknown.values()]
         for deletes in self._deletes.values():
             found += deletes.values()
+        for flights in self._flights.values():
+            found += flights
         if namespace:
             prefix = f"{namespace}/"
             found = [write for write in found if write.key.startswith(prefix)]
         return found
 
+    def after(self, flights: Collection[PendingWrite]) -> list[PendingWrite]:
+        """Return what the writes that have left the air since have become (rule RY-6: no others)."""
+        keys = {flight.key for flight in flights}
+        nameless = tuple(key for key in keys if key.endswith("/") or not key)
+        return [
+            write
+            for write in self.all()
+            if not isinstance(write, Flight) and (write.key in keys or (nameless and write.key.startswith(nameless)))
+        ]
+
     def drop(self, write: PendingWrite) -> None:
         """Forget a write that the watch will not show."""
-        if self._latest.get(write.key) is write:
-            del self._latest[write.key]
+        for held in (self._latest, self._unknown):
+            if held.get(write.key) is write:
+                del held[write.key]
         write.resolve()
 
     def reached(self, version: str) -> None:
@@ -130,4 +170,4 @@ class PendingWrites:
                     self.gone(key, uid)
 
     def __bool__(self) -> bool:
-        return bool(self._latest or self._deletes)
+        return bool(self._latest or self._deletes or self._flights or self._unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import orjson
@@ -32,7 +33,18 @@ class LiveReader:
 
     async def list(self, resource: Resource, scope: Scope, namespace: str = "") -> list[RawObject]:
         """Return the scope's objects, or those of one of its namespaces, at the newest version."""
-        if namespace and namespace != scope.namespace:
-            scope = replace(scope, namespace=namespace, excluded=frozenset())
-        objects, _ = await Lister(self._transport, resource, scope, prepare=scope.transform).fetch("")
+        lister = Lister(self._transport, resource, _narrowed(scope, namespace), prepare=scope.transform)
+        objects, _ = await lister.fetch("")
         return list(objects.values())
+
+    async def metadata(self, resource: Resource, scope: Scope, namespace: str = "") -> Collection[RawObject]:
+        """Return the metadata of what `list` gives."""
+        lister = Lister(self._transport, resource, _narrowed(scope, namespace), metadata_only=True)
+        objects, _ = await lister.fetch("")
+        return objects.values()
+
+
+def _narrowed(scope: Scope, namespace: str) -> Scope:
+    if namespace and namespace != scope.namespace:
+        return replace(scope, namespace=namespace, excluded=frozenset())
+    return scope

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import anyio
 
 from pyreconcile.api import RawObject, Resource
-from pyreconcile.cache._consistency import PendingWrite
+from pyreconcile.cache._consistency import Flight, PendingWrite, PendingWrites
 from pyreconcile.cache._informer import Part
 from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._query import Query
-from pyreconcile.cache._store import Store
+from pyreconcile.cache._store import Store, key_of
+
+
+@dataclass(slots=True)
+class Write:
+    """A write that was begun: what it is about, and where it is waited for."""
+
+    resource: Resource
+    key: str
+    flights: list[tuple[PendingWrites, Flight]] = field(default_factory=list)
 
 
 class OwnWrites:
@@ -33,7 +43,22 @@ class OwnWrites:
         self.live_reads = 0
 
     async def shown(self, part: Part, resource: Resource, writes: Sequence[PendingWrite]) -> bool:
-        """Wait for writes; False when the watch has still not shown them, so that the server has to answer."""
+        """Wait for writes; False when the watch has still not shown them, so that the server has to answer.
+
+        Raises:
+            ApiError: what became of a write is not known, and the server does not tell.
+        """
+        deadline = anyio.current_time() + self._timeout
+        waited = False
+        flights = [write for write in writes if isinstance(write, Flight)]
+        if flights:
+            waited = await self._wait(flights, deadline)
+            if not all(flight.seen for flight in flights):
+                return False
+            writes = [*(write for write in writes if write not in flights), *part.pending.after(flights)]
+        for write in [write for write in writes if write.unknown]:
+            await self._find_out(part, resource, write)
+            writes = [*(other for other in writes if other is not write), *part.pending.after([write])]
         for write in writes:
             if write.doubtful:
                 # Only the server can tell whether the watch will ever show it.
@@ -41,18 +66,38 @@ class OwnWrites:
                 if await self._live.get(resource, write.key, part.scope) is None:
                     part.pending.drop(write)
                 write.doubtful = False
+        waited = await self._wait(writes, deadline, counted=waited)
+        return all(write.seen for write in writes)
+
+    async def _wait(self, writes: Iterable[PendingWrite], deadline: float, *, counted: bool = False) -> bool:
+        """Wait for all writes unless another reader has waited for one in vain; returns whether it had to."""
         waiting = [write for write in writes if not write.seen]
         if not waiting:
-            return True
+            return counted
         if not any(write.overdue for write in waiting):
-            self.waits += 1
-            with anyio.move_on_after(self._timeout):
+            self.waits += not counted
+            with anyio.CancelScope(deadline=deadline):
                 for write in waiting:
                     await write.wait()
-        late = [write for write in waiting if not write.seen]
-        for write in late:
-            write.overdue = True
-        return not late
+        for write in waiting:
+            write.overdue = not write.seen
+        return True
+
+    async def _find_out(self, part: Part, resource: Resource, write: PendingWrite) -> None:
+        """Ask the server what has become of a write without answer, and expect of the watch what it says (O-03)."""
+        self.live_reads += 1
+        pending, key = part.pending, write.key
+        if key and not key.endswith("/"):
+            obj = await self._live.get(resource, key, part.scope)
+            if obj is not None:
+                pending.written(key, obj["metadata"]["resourceVersion"], part.version)
+            elif stored := part.stored_uid(key):
+                pending.deleted(key, stored, stored)
+        else:
+            # The name is not known, so everything newer than what the watch has shown may be it.
+            for obj in await self._live.metadata(resource, part.scope, key.rstrip("/")):
+                pending.written(key_of(obj), obj["metadata"]["resourceVersion"], part.version)
+        pending.drop(write)
 
     async def get_live(self, part: Part, resource: Resource, key: str) -> RawObject | None:
         """Return the object as an up-to-date cache would have it."""
