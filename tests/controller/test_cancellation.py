@@ -8,10 +8,18 @@ import types
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from pyreconcile.controller import Controller, ControllerOptions, Request, Result, TerminalError, run_in_loop
 
 pytestmark = pytest.mark.rules("PX-1")
+
+
+@pytest.fixture(autouse=True)
+def logs():
+    """Keep the tracebacks of all these failures from being rendered: that would take most of the time."""
+    with capture_logs() as captured:
+        yield captured
 
 
 class Queue:

@@ -127,6 +127,26 @@ def wanted(obj: Service) -> None:
         obj.spec = ServiceSpec(ports=[ServicePort(port=80)])
 
 
+class Interfering:
+    """A client with another writer beside it: each patch finds the object changed since it was read."""
+
+    def __init__(self, client, key) -> None:
+        self._client, self._key = client, key
+        self.patched: list[str] = []
+        self.versions: list[str] = []
+
+    async def find(self, kind, key):
+        return await self._client.find(kind, key)
+
+    async def patch(self, target, patch, *, subresource=""):
+        other = {"labels": {"other": "writer"}, "annotations": {"n": subresource}}
+        await self._client.patch(Service, self._key, MergePatch({"metadata": other}))
+        answer = await self._client.patch(target, patch, subresource=subresource)
+        self.patched.append(subresource)
+        self.versions.append(answer.metadata.resource_version)
+        return answer
+
+
 @pytest.mark.rules("U-65")
 @pytest.mark.plane
 async def test_he_1_created_unchanged_updated(client, namespace):
@@ -152,9 +172,18 @@ async def test_he_1_identity_must_not_change(client, namespace):
     async def rename(obj: ConfigMap) -> None:
         obj.metadata.name = "b"
 
-    target = ConfigMap(metadata={"namespace": namespace, "name": "a"})
+    async def move(obj: ConfigMap) -> None:
+        obj.metadata.namespace = "elsewhere"
+
+    for change in (rename, move):
+        for function in (create_or_update, create_or_patch):
+            target = ConfigMap(metadata={"namespace": namespace, "name": "a"})
+            with pytest.raises(ValueError, match="must keep name and namespace"):
+                await function(client, target, change)
+    there = await client.create(ConfigMap(metadata={"namespace": namespace, "name": "there"}))
     with pytest.raises(ValueError, match="must keep name and namespace"):
-        await create_or_update(client, target, rename)
+        await create_or_update(client, ConfigMap(metadata={"namespace": namespace, "name": "there"}), rename)
+    assert await client.get(ConfigMap, there.key) == there
     assert await client.find(ConfigMap, f"{namespace}/a") is None
     assert await client.find(ConfigMap, f"{namespace}/b") is None
 
@@ -187,6 +216,30 @@ async def test_he_2_patches_the_object_and_its_status_apart(client, namespace):
     assert await write() is OperationResult.UNCHANGED
     steps[:] = ["status"]
     assert await write() is OperationResult.UPDATED_STATUS_ONLY
+
+
+@pytest.mark.plane
+@pytest.mark.rules("U-65")
+async def test_he_2a_the_wanted_status_survives_the_first_answer_and_goes_out_without_a_conflict(client, namespace):
+    def mutate(obj: Service) -> None:
+        wanted(obj)
+        obj.metadata.labels["both"] = "yes"
+        obj.status = ServiceStatus.from_dict({"conditions": [CONDITION]})
+
+    created, result = await create_or_patch(client, service(namespace), mutate)
+    assert result is OperationResult.CREATED
+    assert not (created.to_dict().get("status") or {}).get("conditions"), "no status with the create (HE-2)"
+    await client.patch(created, MergePatch({"metadata": {"labels": {"both": None}}}))
+    # Another writer changes the object between our read and our patches: a merge patch does not mind.
+    racing = Interfering(client, created.key)
+    changed, result = await create_or_patch(racing, service(namespace), mutate)
+    assert result is OperationResult.UPDATED_STATUS
+    assert racing.patched == ["", "status"]
+    assert len(set(racing.versions)) == 2, "two writes, two versions"
+    raw = changed.to_dict()
+    assert raw["status"]["conditions"][0]["type"] == "Probed"
+    assert raw["metadata"]["labels"] == {"app": "x", "both": "yes", "other": "writer"}
+    assert (await create_or_patch(client, service(namespace), mutate))[1] is OperationResult.UNCHANGED
 
 
 @pytest.mark.plane
@@ -242,6 +295,41 @@ async def test_he_6_registry_adds_runs_and_removes_and_keeps_what_failed(client,
     assert cleaned == ["dns", "bucket"]
     obj = await client.patch(obj, MergePatch({"metadata": {"finalizers": None}}))
     await finalizers.run(client, obj)
+
+
+@pytest.mark.plane
+async def test_he_6_what_a_clean_up_says_in_the_status_is_written_before_the_finalizer_goes(client, namespace):
+    steps = ["wait", "fail", "end"]
+
+    async def lease(obj: Service) -> None:
+        step = steps.pop(0)
+        condition = dict(CONDITION, message=step)
+        obj.status = ServiceStatus.from_dict({"conditions": [condition]})
+        if step != "end":
+            raise TimeoutError(step)
+
+    finalizers = Finalizers({"x.example.dev/lease": lease})
+    obj = await client.create(
+        Service(
+            metadata={"namespace": namespace, "name": "svc", "finalizers": ["other/one"]},
+            spec=ServiceSpec(ports=[ServicePort(port=80)]),
+        )
+    )
+    obj, _, _ = await finalizers.run(client, obj)
+    await client.delete(obj)
+    for said in ("wait", "fail"):
+        obj = await client.get(Service, obj.key)
+        with pytest.raises(ExceptionGroup):
+            await finalizers.run(client, obj)
+        obj = await client.get(Service, obj.key)
+        assert obj.to_dict()["status"]["conditions"][0]["message"] == said
+        assert has_finalizer(obj, "x.example.dev/lease")
+    last, updated, status_updated = await finalizers.run(client, obj)
+    assert (updated, status_updated) == (True, True)
+    assert last.to_dict()["status"]["conditions"][0]["message"] == "end"
+    assert last.metadata.finalizers == ["other/one"]
+    await release_finalizer(client, last, "other/one")
+    assert await client.find(Service, last.key) is None
 
 
 def test_he_6_registry_refuses_a_name_twice_and_a_name_the_server_refuses():
