@@ -56,7 +56,14 @@ async def apply(
         query["force"] = "true"
     body = orjson.dumps(configuration)
     answer = await client._write(
-        "PATCH", path, body, query, content_type=APPLY, accept=type(obj).media_type, idempotent=True
+        "PATCH",
+        path,
+        body,
+        query,
+        content_type=APPLY,
+        accept=type(obj).media_type,
+        idempotent=True,
+        about=(type(obj).resource, obj.key),
     )
     applied = type(obj).from_json(answer)
     client._note(applied, query)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeV
 import orjson
 
 from pyreconcile.api import KubeObject, RawObject, Resource, split_key
-from pyreconcile.client._errors import NotFoundError
+from pyreconcile.client._errors import NotFoundError, may_be_done
 from pyreconcile.client._transport import JSON, Transport
 
 if TYPE_CHECKING:
@@ -59,7 +59,19 @@ class NotCachedError(Exception):
 
 
 class WriteObserver(Protocol):
-    """Learns of each write that the server confirmed, so that later reads can wait for it (rules RY-4 and RY-5)."""
+    """Learns of each write, so that reads meanwhile and later can wait for it (rules RY-4 and RY-5)."""
+
+    def begin(self, resource: Resource, key: str) -> Any:
+        """Take note that a write is about to be sent; the key is ``namespace/`` when the server makes up the name.
+
+        What it returns is given to `end`.
+        """
+
+    def end(self, write: Any, *, unknown: bool = False) -> None:
+        """Take note that a write has ended: done, refused, or ``unknown`` when no answer tells which.
+
+        When it is done, `written` or `deleted` follows before any other task runs.
+        """
 
     def written(self, resource: Resource, key: str, resource_version: str) -> None:
         """Take note that the object now has this version."""
@@ -116,17 +128,33 @@ class Core:
         content_type: str = JSON,
         accept: str = JSON,
         idempotent: bool = False,
+        about: tuple[Resource, str] | None = None,
+        blind: bool = False,
     ) -> bytes:
-        return await self._transport.request(
-            method,
-            path,
-            query=query,
-            body=body,
-            content_type=content_type,
-            accept=accept,
-            idempotent=idempotent,
-            guard=self._settings.write_guard,
-        )
+        """Send a write; the observer hears of it when ``about`` says of which object it is.
+
+        ``blind`` says that the answer does not tell how it changes the object.
+        """
+        observer = self._settings.write_observer if about is not None and "dryRun" not in query else None
+        write = observer.begin(*about) if observer is not None and about is not None else None
+        try:
+            answer = await self._transport.request(
+                method,
+                path,
+                query=query,
+                body=body,
+                content_type=content_type,
+                accept=accept,
+                idempotent=idempotent,
+                guard=self._settings.write_guard,
+            )
+        except BaseException as error:
+            if observer is not None:
+                observer.end(write, unknown=may_be_done(error))
+            raise
+        if observer is not None:
+            observer.end(write, unknown=blind)
+        return answer
 
     async def _current(self, kind: type[T], key: str) -> T | None:
         """Return the object as this client reads it."""

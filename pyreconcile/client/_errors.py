@@ -270,6 +270,19 @@ def error_from_answer(code: int, body: bytes, *, retry_after: float | None = Non
     return error_from_status({"message": message}, code=code, retry_after=retry_after)
 
 
+def may_be_done(error: BaseException) -> bool:
+    """Tell whether the server may have done what was asked although the request ended with this error.
+
+    So it is when no answer came, when the request was cancelled, and when the server, or a proxy before it, failed
+    beyond admission.
+    """
+    if not isinstance(error, ApiError):
+        return not isinstance(error, Exception)
+    if isinstance(error, ConnectionLostError):
+        return not error.refused
+    return error.code == 0 or (error.code >= 500 and "failed calling webhook" not in error.message)
+
+
 def not_found(resource: Resource, key: str) -> NotFoundError:
     """Return the NotFound error for an object, in the words and with the details that the server uses."""
     name = split_key(key)[1]

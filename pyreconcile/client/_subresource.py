@@ -33,6 +33,8 @@ class Subresource(Generic[B]):
         self._body = body
         self._part = name if body is kind else ""
         self._path = path_of(kind, key, name)
+        self._about = (kind.resource, key)
+        self._blind = name != "token"
 
     async def get(self) -> B:
         """Return the sub-resource."""
@@ -47,7 +49,9 @@ class Subresource(Generic[B]):
             TooManyRequestsError: an eviction is blocked by a disruption budget.
         """
         query = self._client._write_query(dry_run=dry_run, field_validation=field_validation)
-        answer = await self._client._write("POST", self._path, body.to_json(), query)
+        answer = await self._client._write(
+            "POST", self._path, body.to_json(), query, about=self._about, blind=self._blind
+        )
         if orjson.loads(answer).get("kind") == "Status":
             return body.deep_copy()
         return self._taken(answer, query)
@@ -59,12 +63,15 @@ class Subresource(Generic[B]):
             ConflictError: the object has changed since it was read.
         """
         query = self._client._write_query(dry_run=dry_run, field_validation=field_validation)
-        return self._taken(await self._client._write("PUT", self._path, body.to_json(), query), query)
+        answer = await self._client._write("PUT", self._path, body.to_json(), query, about=self._about)
+        return self._taken(answer, query)
 
     async def patch(self, patch: Patch, *, dry_run: bool = False, field_validation: FieldValidation | None = None) -> B:
         """Patch the sub-resource."""
         query = self._client._write_query(dry_run=dry_run, field_validation=field_validation)
-        answer = await self._client._write("PATCH", self._path, patch.to_json(), query, content_type=patch.content_type)
+        answer = await self._client._write(
+            "PATCH", self._path, patch.to_json(), query, content_type=patch.content_type, about=self._about
+        )
         return self._taken(answer, query)
 
     async def apply(self, body: B, *, force: bool = True, field_manager: str | None = None, dry_run: bool = False) -> B:
@@ -79,7 +86,9 @@ class Subresource(Generic[B]):
         if force:
             query["force"] = "true"
         content = orjson.dumps(configuration_of(body, subresource=self._part))
-        answer = await self._client._write("PATCH", self._path, content, query, content_type=APPLY, idempotent=True)
+        answer = await self._client._write(
+            "PATCH", self._path, content, query, content_type=APPLY, idempotent=True, about=self._about
+        )
         return self._taken(answer, query)
 
     def _taken(self, answer: bytes, query: Mapping[str, str]) -> B:

@@ -61,7 +61,9 @@ class WriteVerbs(Core):
             raise ValueError(f"metadata.name: the {kind.resource.kind} has neither name nor generate_name")
         path = collection_path(kind, metadata.namespace)
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
-        created = kind.from_json(await self._write("POST", path, obj.to_json(), query))
+        # A review has no name and is not stored.
+        about = (kind.resource, obj.key) if metadata.name or metadata.generate_name else None
+        created = kind.from_json(await self._write("POST", path, obj.to_json(), query, about=about))
         if created.metadata.resource_version:
             self._note(created, query)
         return created
@@ -84,7 +86,8 @@ class WriteVerbs(Core):
         check_whole(type(obj), "update")
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         path = path_of_object(obj, subresource)
-        updated = type(obj).from_json(await self._write("PUT", path, obj.to_json(), query))
+        about = type(obj).resource, obj.key
+        updated = type(obj).from_json(await self._write("PUT", path, obj.to_json(), query, about=about))
         self._note(updated, query)
         return updated
 
@@ -162,7 +165,13 @@ class WriteVerbs(Core):
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         path = path_of(kind, key, subresource)
         answer = await self._write(
-            "PATCH", path, patch.to_json(), query, content_type=patch.content_type, accept=kind.media_type
+            "PATCH",
+            path,
+            patch.to_json(),
+            query,
+            content_type=patch.content_type,
+            accept=kind.media_type,
+            about=(kind.resource, key),
         )
         patched = kind.from_json(answer)
         self._note(patched, query)
@@ -248,7 +257,7 @@ class WriteVerbs(Core):
         query = self._delete_query(dry_run)
         body = _delete_options(grace_period_seconds, propagation, uid, resource_version)
         try:
-            answer = await self._write("DELETE", path, body, query)
+            answer = await self._write("DELETE", path, body, query, about=(kind.resource, key))
         except NotFoundError:
             if missing_ok:
                 return
@@ -317,7 +326,14 @@ class WriteVerbs(Core):
         query = self._write_query(dry_run=False)
         path = path_of(kind, key, "scale")
         scale = Scale.from_json(
-            await self._write("PATCH", path, patch.to_json(), query, content_type=patch.content_type)
+            await self._write(
+                "PATCH",
+                path,
+                patch.to_json(),
+                query,
+                content_type=patch.content_type,
+                about=(kind.resource, key),
+            )
         )
         if self._settings.write_observer is not None and "dryRun" not in query:
             self._settings.write_observer.written(kind.resource, key, scale.metadata.resource_version)
@@ -339,7 +355,10 @@ class WriteVerbs(Core):
         """
         content = body.to_json() if isinstance(body, Model) else orjson.dumps(body, default=dict)
         query = self._write_query(dry_run=dry_run)
-        answer: Any = orjson.loads(await self._write("POST", path_of(kind, key, subresource), content, query))
+        path, about = path_of(kind, key, subresource), (kind.resource, key)
+        # An eviction or a binding changes the object, and the answer is silent on that; a token changes nothing.
+        blind = subresource != "token"
+        answer: Any = orjson.loads(await self._write("POST", path, content, query, about=about, blind=blind))
         return dict(answer)
 
     def _delete_query(self, dry_run: bool) -> dict[str, str]:

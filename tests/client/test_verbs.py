@@ -53,6 +53,12 @@ class Observer:
     def __init__(self):
         self.calls = []
 
+    def begin(self, resource, key):
+        return key
+
+    def end(self, write, *, unknown=False):
+        pass
+
     def written(self, resource, key, resource_version):
         self.calls.append(("written", resource.kind, key, resource_version))
 
