@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from pyreconcile.api.core_v1 import ConfigMap, Secret
-from pyreconcile.controller import GenericEvent, Request
-from pyreconcile.testing import running
+from pyreconcile.controller import Builder, GenericEvent, Request
+from pyreconcile.testing import eventually, running
 
 pytestmark = pytest.mark.plane
 
@@ -35,6 +35,18 @@ async def test_the_controller_of_the_guide_copies(example, manager, client, name
             while (copy := await client.find(Secret, f"{namespace}/a-copy")) is None:
                 await anyio.sleep(0.02)
     assert copy.metadata.owner_references[0].name == "a"
+
+
+@pytest.mark.rules("RC-6")
+async def test_the_blocking_reconciler_of_the_guide_stamps(example, manager, client, namespace):
+    Builder(manager).for_(ConfigMap).complete(example["StampReconciler"]())
+    async with running(manager):
+        await client.create(ConfigMap(metadata={"name": "a", "namespace": namespace}))
+
+        async def stamped():
+            return (await client.get(ConfigMap, f"{namespace}/a")).metadata.annotations.get("stamped") == "yes"
+
+        await eventually(stamped)
 
 
 async def test_events_from_outside_reach_the_reconciler(example, manager, namespace):
