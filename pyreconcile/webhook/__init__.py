@@ -1,30 +1,37 @@
-"""Admission webhooks: an HTTPS server, mutating and validating handlers, certificates, and their registration.
+"""Webhooks: an HTTPS server for admission and conversion, its certificates, and its registration.
 
 Register handlers at a `WebhookServer` (``manager.webhooks``), describe each with an `AdmissionWebhook`, and `install`
-what `webhook_configurations` builds. Conversion webhooks are not served.
+what `webhook_configurations` builds. `Conversions` say how versions of a kind become one another.
 """
 
+from pyreconcile.webhook._conversion import ConversionError, Conversions, PartialConversionError
 from pyreconcile.webhook._errors import Denied, FieldError, FieldErrors
 from pyreconcile.webhook._handlers import Defaulter, Handler, Mutator, RawValidator, Validator
-from pyreconcile.webhook._install import AdmissionWebhook, install, webhook_configurations
-from pyreconcile.webhook._request import AdmissionRequest, admission_review, apply_patch
-from pyreconcile.webhook._server import (
-    ServiceReference,
-    WebhookOptions,
-    WebhookServer,
-    mutating_path,
-    validating_path,
+from pyreconcile.webhook._install import (
+    AdmissionWebhook,
+    BundleInjector,
+    conversion_config,
+    install,
+    install_conversion,
+    webhook_configurations,
 )
+from pyreconcile.webhook._options import ServiceReference, WebhookOptions, mutating_path, validating_path
+from pyreconcile.webhook._request import AdmissionRequest, admission_review, apply_patch
+from pyreconcile.webhook._server import WebhookServer
 
 __all__ = [
     "AdmissionRequest",
     "AdmissionWebhook",
+    "BundleInjector",
+    "ConversionError",
+    "Conversions",
     "Defaulter",
     "Denied",
     "FieldError",
     "FieldErrors",
     "Handler",
     "Mutator",
+    "PartialConversionError",
     "RawValidator",
     "ServiceReference",
     "Validator",
@@ -32,7 +39,9 @@ __all__ = [
     "WebhookServer",
     "admission_review",
     "apply_patch",
+    "conversion_config",
     "install",
+    "install_conversion",
     "mutating_path",
     "validating_path",
     "webhook_configurations",

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
 from pyreconcile.api import KubeObject, RawObject, unstructured
-from pyreconcile.webhook._server import ServiceReference, WebhookServer, mutating_path, validating_path
+from pyreconcile.webhook._options import CONVERSION_PATH, ServiceReference, mutating_path, validating_path
+from pyreconcile.webhook._server import WebhookServer
 
 if TYPE_CHECKING:
     from pyreconcile.client import Client
 
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"]
 
+_RETRY = 10.0  # seconds between two tries to inject a CA bundle
+
+_log = structlog.get_logger()
+
 _API_VERSION = "admissionregistration.k8s.io/v1"
 _MUTATING = unstructured(_API_VERSION, "MutatingWebhookConfiguration", namespaced=False)
 _VALIDATING = unstructured(_API_VERSION, "ValidatingWebhookConfiguration", namespaced=False)
+_CRD = unstructured("apiextensions.k8s.io/v1", "CustomResourceDefinition", namespaced=False)
+
+CONVERSION_MANAGER = "pyreconcile-conversion"
+"""Field manager of ``spec.conversion``, so that whoever applies the rest of a CRD does not take it away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +92,7 @@ def webhook_configurations(
         ValueError: a webhook's path is not registered at the server, or ``base_url`` is not https.
         RuntimeError: neither ``base_url`` nor a Service is given and the server does not listen yet.
     """
-    if base_url is not None and not base_url.startswith("https://"):
-        raise ValueError(f"base_url {base_url!r} must start with https://: the API server speaks TLS only")
-    if base_url is None and server.options.service is None:
-        base_url = f"https://127.0.0.1:{server.port}"
+    base_url = _base_url(server, base_url)
     by_stage: dict[str, list[RawObject]] = {"mutating": [], "validating": []}
     for webhook in webhooks:
         path = webhook.served_path
@@ -112,6 +122,93 @@ async def install(client: Client, configurations: Iterable[RawObject]) -> None:
     for raw in configurations:
         kind = _MUTATING if raw["kind"] == _MUTATING.resource.kind else _VALIDATING
         await client.apply(kind.from_dict(raw))
+
+
+def conversion_config(server: WebhookServer, *, base_url: str | None = None) -> RawObject:
+    """Return ``spec.conversion`` of a CRD whose versions ``server`` converts, for ``crd_for(…, conversion=…)``.
+
+    The API server is told to dial as `webhook_configurations` says.
+
+    Raises:
+        ValueError: no conversions are registered at the server, or ``base_url`` is not https.
+        RuntimeError: neither ``base_url`` nor a Service is given and the server does not listen yet.
+    """
+    if CONVERSION_PATH not in server.paths:
+        raise ValueError("no conversions are registered at the server: call add_conversion before")
+    where = _client_config(CONVERSION_PATH, _base_url(server, base_url), server.options.service, server.ca_bundle)
+    return {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": where, "conversionReviewVersions": ["v1"]},
+    }
+
+
+async def install_conversion(
+    client: Client, server: WebhookServer, *kinds: type[KubeObject], base_url: str | None = None
+) -> None:
+    """Have the CRDs of ``kinds``, which are there, convert by ``server``; one that does so already is not written.
+
+    Only ``spec.conversion`` is applied (server-side apply, forced, with a field manager of its own), so CRDs may come
+    from elsewhere: from `pyreconcile.crd.install_crds`, kubectl or Helm.
+
+    Raises:
+        ValueError, RuntimeError: as `conversion_config` does.
+        pyreconcile.client.NotFoundError: a CRD is not there.
+        pyreconcile.client.ApiError: the API server refuses.
+    """
+    config = conversion_config(server, base_url=base_url)
+    for name in dict.fromkeys(f"{kind.resource.plural}.{kind.resource.group}" for kind in kinds):
+        await client.live.get(_CRD, name)  # apply would try to make one, and say less clearly what is missing
+        crd = _CRD.from_dict({"metadata": {"name": name}, "spec": {"conversion": config}})
+        await client.live.apply(crd, field_manager=CONVERSION_MANAGER)
+
+
+class BundleInjector:
+    """Installs anew whatever carries the server's CA each time that changes (rule WH-10). The manager runs it.
+
+    A CA changes when ``ca.crt`` does, and, if this process made it, once in nine years. A failed installation is tried
+    again every 10 s.
+
+    Args:
+        server: its CA is watched.
+        install: writes what carries it, such as by `install` and `install_conversion`.
+    """
+
+    name = "CA bundle injector"
+    needs_leader_election = True
+
+    def __init__(self, server: WebhookServer, install: Callable[[], Awaitable[object]]) -> None:
+        self._server = server
+        self._install = install
+        self._changed = anyio.Event()
+
+    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Install at each change, until ``stop`` is set. What was there at the start is taken as installed."""
+        self._server.certificates.on_change(lambda: self._changed.set())
+        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow)
+            await stop.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            try:
+                await self._install()
+                _log.info("ca_bundle_injected")
+            except Exception as error:
+                _log.warning("ca_bundle_not_injected", error=repr(error), retry_in=_RETRY)
+                await anyio.sleep(_RETRY)
+                self._changed.set()
+
+
+def _base_url(server: WebhookServer, base_url: str | None) -> str | None:
+    if base_url is not None and not base_url.startswith("https://"):
+        raise ValueError(f"base_url {base_url!r} must start with https://: the API server speaks TLS only")
+    if base_url is None and server.options.service is None:
+        return f"https://127.0.0.1:{server.port}"
+    return base_url
 
 
 def _entry(webhook: AdmissionWebhook, client_config: RawObject) -> RawObject:

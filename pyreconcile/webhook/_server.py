@@ -6,23 +6,19 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
-import orjson
 import structlog
 from aiohttp import web
 from anyio.abc import TaskStatus
 
-from pyreconcile.api import KubeObject, RawObject, Resource
-from pyreconcile.certs import CertificateWatcher, TLSOptions, choose_source
-from pyreconcile.metrics import Metrics, WebhookMetrics
+from pyreconcile.api import KubeObject, RawObject
+from pyreconcile.certs import CertificateWatcher, choose_source
+from pyreconcile.metrics import Metrics
+from pyreconcile.webhook._conversion import Conversions
 from pyreconcile.webhook._handlers import (
-    DEFAULT_TIMEOUT,
-    MAX_TIMEOUT,
     Defaulter,
     DefaulterHandler,
     Handler,
@@ -32,13 +28,19 @@ from pyreconcile.webhook._handlers import (
     RawValidatorHandler,
     Validator,
     ValidatorHandler,
-    run_handlers,
 )
-from pyreconcile.webhook._request import answer
+from pyreconcile.webhook._options import (
+    CONVERSION_PATH,
+    WebhookOptions,
+    mutating_path,
+    service_hosts,
+    split_address,
+    validating_path,
+)
+from pyreconcile.webhook._routes import AdmissionRoute, ConversionRoute, Route
 
 T = TypeVar("T", bound=KubeObject)
 
-MAX_BODY = 7 * 1024 * 1024  # bytes; a body must be smaller (rule WH-3)
 CERT_FOLDER = "k8s-webhook-server/serving-certs"  # below the temporary folder, as controller-runtime has it (rule WH-1)
 # The API server's transport drops idle connections after 90 s; ours must live longer, or a request may meet a
 # connection that is just being closed.
@@ -51,67 +53,11 @@ _PATH = re.compile(r"((/[A-Za-z0-9_-]+)+|/)\Z")
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceReference:
-    """The Service through which an API server reaches webhooks inside the cluster."""
-
-    namespace: str
-    name: str
-    port: int = 443
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookOptions:
-    """How the webhook server listens and what certificate it shows.
-
-    Args:
-        bind_address: ``host:port``; an empty host is every interface, port 0 lets the kernel choose. ``0``, ``-1`` or
-            an empty text turns the server off (rule WH-1).
-        cert_dir: folder with certificate and key (and ``ca.crt``, if it is to go into webhook configurations), taken
-            up anew when they change. Without it ``k8s-webhook-server/serving-certs`` below the temporary folder is
-            used if it has the files; else a CA and a certificate are made at start.
-        cert_name: file of the certificate in that folder.
-        key_name: file of the private key in that folder.
-        hosts: names and addresses that the made certificate is good for; those of ``service`` are added.
-        service: the Service in front of this server, when the manager runs inside the cluster.
-        client_ca: file with the CA of client certificates; when given, clients must show one.
-
-    Raises:
-        ValueError: a value is not of that form; the message names the field.
-    """
-
-    bind_address: str = ":9443"
-    cert_dir: Path | str | None = None
-    cert_name: str = "tls.crt"
-    key_name: str = "tls.key"
-    hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
-    service: ServiceReference | None = None
-    client_ca: Path | str | None = None
-
-    def __post_init__(self) -> None:
-        _split_address(self.bind_address)
-        self.tls  # noqa: B018 - checks the names
-
-    @property
-    def tls(self) -> TLSOptions:
-        """What of it is about the certificate."""
-        return TLSOptions(
-            cert_dir=self.cert_dir,
-            cert_name=self.cert_name,
-            key_name=self.key_name,
-            hosts=self.hosts,
-            client_ca=self.client_ca,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    handlers: tuple[Handler, ...]
-    metrics: WebhookMetrics
-
-
 class WebhookServer:
-    """Serves admission webhooks over HTTPS. Register handlers, then `run` it, usually as part of a manager."""
+    """Serves admission and conversion webhooks over HTTPS.
+
+    Register handlers, then `run` it, usually as part of a manager.
+    """
 
     name = "webhook server"
     needs_leader_election = False
@@ -119,8 +65,9 @@ class WebhookServer:
     def __init__(self, options: WebhookOptions | None = None, *, metrics: Metrics | None = None) -> None:
         self.options = options or WebhookOptions()
         self._metrics = metrics or Metrics()
-        self._routes: dict[str, _Route] = {}
-        self._target = _split_address(self.options.bind_address)
+        self._routes: dict[str, Route] = {}
+        self._conversions: ConversionRoute | None = None
+        self._target = split_address(self.options.bind_address)
         self._port = 0
         self._watcher: CertificateWatcher | None = None
 
@@ -158,7 +105,7 @@ class WebhookServer:
         """
         if self._watcher is None:
             options = self.options
-            source = choose_source(options.tls, default_folder=CERT_FOLDER, hosts=_service_hosts(options.service))
+            source = choose_source(options.tls, default_folder=CERT_FOLDER, hosts=service_hosts(options.service))
             client_ca = None if options.client_ca is None else Path(options.client_ca)
             self._watcher = CertificateWatcher(source, client_ca=client_ca, metrics=self._metrics)
         return self._watcher
@@ -180,7 +127,7 @@ class WebhookServer:
             raise ValueError(f"webhook path {path!r} is registered already: give another path, or all handlers at once")
         if not handlers:
             raise ValueError(f"webhook path {path!r} needs at least one handler")
-        self._routes[path] = _Route(handlers, self._metrics.webhook(path))
+        self._routes[path] = AdmissionRoute(handlers, self._metrics.webhook(path))
         return path
 
     def add_mutator(self, kind: type[KubeObject], *mutators: Mutator, path: str | None = None) -> str:
@@ -205,14 +152,33 @@ class WebhookServer:
         """Serve functions that check the parsed objects of a request; return the path. See `add` for what is raised."""
         return self.add(path or validating_path(kind), *map(RawValidatorHandler, validators))
 
+    def add_conversion(self, conversions: Conversions) -> str:
+        """Serve the conversions of a kind at ``/convert``, where those of other kinds may be too; return the path.
+
+        Tell the API server by `conversion_config` in the CRD, or by `install_conversion` (rule WH-9).
+
+        Raises:
+            ValueError: the kind's conversions are registered already, or the path is taken by something else.
+            PartialConversionError: two of its versions cannot be turned into one another.
+        """
+        if self._conversions is None:
+            if CONVERSION_PATH in self._routes:
+                raise ValueError(f"webhook path {CONVERSION_PATH!r} is registered already: conversions need it")
+            route = ConversionRoute(self._metrics.webhook(CONVERSION_PATH), self._metrics.conversion_panic)
+            route.add(conversions)
+            self._routes[CONVERSION_PATH] = self._conversions = route
+        else:
+            self._conversions.add(conversions)
+        return CONVERSION_PATH
+
     async def call(self, path: str, review: RawObject) -> RawObject:
         """Answer a review without HTTP, for tests.
 
         Raises:
             KeyError: nothing is registered at the path.
+            ValueError: at the path of conversions: this is no ConversionReview.
         """
-        route = self._routes[path]
-        return await run_handlers(route.handlers, review, on_panic=route.metrics.panic)
+        return await self._routes[path].call(review)
 
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until ``stop`` is set, then let running requests end (for 10 s at most). Cancelling ends them at once.
@@ -274,72 +240,15 @@ class WebhookServer:
         if route is None:
             return web.Response(status=404, text="no webhook at this path")
         start = time.perf_counter()
+        status = 500
         route.metrics.in_flight(1)
         try:
-            review = await _answer(route, http)
-            return web.Response(body=orjson.dumps(review), content_type="application/json")
+            response = await route.serve(http)
+            status = response.status
+            return response
         finally:
             route.metrics.in_flight(-1)
-            # The HTTP status is 200 whatever the verdict (rule WH-4).
-            route.metrics.served(200, time.perf_counter() - start)
-
-
-async def _answer(route: _Route, http: web.BaseRequest) -> RawObject:
-    body = await _read_body(http)
-    if body is None:
-        return _error(413, "RequestEntityTooLarge", f"the body must be smaller than {MAX_BODY} bytes")
-    if not body:
-        return _error(400, "BadRequest", "the body is empty")
-    content_type = http.headers.get("Content-Type", "")
-    if content_type != "application/json":
-        return _error(400, "BadRequest", f"the Content-Type must be application/json, not {content_type!r}")
-    try:
-        review = orjson.loads(body)
-    except ValueError as error:
-        return _error(400, "BadRequest", f"the body is no JSON: {error}")
-    return await run_handlers(route.handlers, review, timeout=_timeout(http), on_panic=route.metrics.panic)
-
-
-async def _read_body(http: web.BaseRequest) -> bytes | None:
-    if (http.content_length or 0) >= MAX_BODY:
-        return None
-    body = bytearray()
-    async for chunk in http.content.iter_any():
-        body += chunk
-        if len(body) >= MAX_BODY:
-            return None
-    return bytes(body)
-
-
-def _timeout(http: web.BaseRequest) -> float:
-    """Seconds that the API server waits: it says so in the query, as in ``?timeout=10s``."""
-    match = re.fullmatch(r"(\d+)s", http.query.get("timeout", ""))
-    return min(float(match[1]), MAX_TIMEOUT) if match and int(match[1]) else DEFAULT_TIMEOUT
-
-
-def _error(code: int, reason: str, message: str) -> RawObject:
-    return answer(None, None, code=code, reason=reason, message=message)
-
-
-def mutating_path(kind: type[KubeObject]) -> str:
-    """Return the path of a kind's mutating webhook, as in ``/mutate-apps-v1-deployment`` (rule WH-2)."""
-    return f"/mutate-{_suffix(kind.resource)}"
-
-
-def validating_path(kind: type[KubeObject]) -> str:
-    """Return the path of a kind's validating webhook, as in ``/validate--v1-pod`` (rule WH-2)."""
-    return f"/validate-{_suffix(kind.resource)}"
-
-
-def _suffix(resource: Resource) -> str:
-    return f"{resource.group.replace('.', '-')}-{resource.version}-{resource.kind.lower()}"
-
-
-def _service_hosts(service: ServiceReference | None) -> list[str]:
-    if service is None:
-        return []
-    short = f"{service.name}.{service.namespace}.svc"
-    return [short, f"{short}.cluster.local", f"{service.name}.{service.namespace}", service.name]
+            route.metrics.served(status, time.perf_counter() - start)
 
 
 def _listen_everywhere(port: int) -> socket.socket:
@@ -347,12 +256,3 @@ def _listen_everywhere(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
-
-
-def _split_address(address: str) -> tuple[str, int] | None:
-    if address in ("", "0", "-1"):
-        return None
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"bind_address {address!r} must be 'host:port' or ':port', as in ':9443', or '0' for none")
-    return host.removeprefix("[").removesuffix("]"), int(port)

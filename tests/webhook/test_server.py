@@ -14,7 +14,7 @@ from pyreconcile.api import unstructured
 from pyreconcile.certs import CertificateAuthority
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
-from pyreconcile.webhook._server import MAX_BODY
+from pyreconcile.webhook._routes import MAX_BODY
 
 Thing = unstructured("example.dev/v1", "Thing")
 PATH = "/validate-example-dev-v1-thing"
