@@ -37,7 +37,7 @@ format: env ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 types: env ## mypy --strict
-	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -m hack.bench -m hack.generate -m hack.rules -m hack.gateway_api
+	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -p hack.bench -m hack.generate -m hack.rules -m hack.gateway_api
 
 generate: env ## write models, CRDs and the table of rules anew
 	$(BIN)/python -m hack.generate
@@ -46,8 +46,15 @@ generate: env ## write models, CRDs and the table of rules anew
 generate-check: env
 	$(BIN)/python -m hack.generate --check
 
-bench: env ## measure ModelCache and LeaderWorkerSet
-	$(BIN)/python -m hack.bench
+BENCHED := $(VENV)/.installed-bench
+BENCH   ?=
+
+bench: $(BENCHED) ## measure beside kopf and Go, into docs/benchmarks.md; BENCH="--sizes 300 --repeats 1" for a short one
+	$(BIN)/python -m hack.bench $(BENCH)
+
+$(BENCHED): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $(BENCHED)
 
 clean: ## remove what the targets made here (the built control plane stays in the user's cache)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .pyreconcile
