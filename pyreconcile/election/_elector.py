@@ -110,6 +110,7 @@ class Elector:
         self._over = anyio.Event()
         self._thread_ended = anyio.Event()
         self._stop_asked = threading.Event()
+        self._yields = False
 
     def still_leader(self) -> bool:
         """Tell whether this process leads now. Cheap, callable from any thread."""
@@ -140,6 +141,22 @@ class Elector:
         age = self._clock() - (until - options.renew_deadline)
         if age > options.lease_duration + options.health_tolerance:
             raise RuntimeError(f"the Lease {self._lease} was last renewed {age:.0f} s ago")
+
+    def release_at_end(self) -> None:
+        """Give the Lease back at the end of `run` also if ``release_on_cancel`` is off (rule LE-13)."""
+        self._yields = True
+
+    def yield_leadership(self) -> bool:
+        """Give the Lease back now, so that another one leads; `run` then returns (rule LE-13).
+
+        Whatever acts on the leadership must have ended before. Call it on the loop of `run`. It returns False, and
+        does nothing, when this process does not lead.
+        """
+        if not self.still_leader():
+            return False
+        self.release_at_end()
+        self._ask_to_stop()
+        return True
 
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Take part until ``stop`` is set, then give the Lease back and return.
@@ -225,6 +242,10 @@ class Elector:
             self._metrics.leader(self.options.name, leading)
 
     @property
+    def _releases(self) -> bool:
+        return self.options.release_on_cancel or self._yields
+
+    @property
     def _lease(self) -> str:
         return f"{self.options.namespace}/{self.options.name}"
 
@@ -273,7 +294,7 @@ class Elector:
                 self._lost = await campaign.renew()
             self._until = _NEVER
             # A claim whose answer never came is given back in any case: who stops must not become leader (LE-10).
-            if campaign is not None and self._lost is None and (self.options.release_on_cancel or not led):
+            if campaign is not None and self._lost is None and (self._releases or not led):
                 await campaign.release()
 
     def _note_renewed(self, until: float) -> None:

@@ -203,6 +203,18 @@ class Manager:
         """Tell whether this process may act now: it leads, or there is no election."""
         return self.elector is None or self.elector.still_leader()
 
+    def yield_leadership(self) -> bool:
+        """Stop in order and then give the Lease back, so that another replica leads; `run` returns (rule LE-13).
+
+        The Lease is given back also if ``release_on_cancel`` is off. Restarted, this process is a candidate again. It
+        returns False, and does nothing, when this process does not lead, or has no election.
+        """
+        if self.elector is None or not self.elector.still_leader():
+            return False
+        self.elector.release_at_end()
+        self._lifecycle.stop_wanted.set()
+        return True
+
     def add(self, runnable: Runnable) -> None:
         """Run something as part of the manager; when the manager runs already, at once (rule MG-4).
 

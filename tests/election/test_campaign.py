@@ -100,6 +100,7 @@ def held_by(store: Store, holder: str, duration: int = 15) -> None:
     store.put({"metadata": {"name": "lock", "namespace": "ns"}, "spec": fields})
 
 
+@pytest.mark.rules("U-59")
 async def test_le_3_creates_the_lease_when_there_is_none():
     store, until = Store(), []
     await campaign(store.lock(), on_renewed=until.append).acquire()
@@ -118,6 +119,7 @@ async def test_le_3_candidates_wait_a_retry_stretched_at_random(random: float, p
     assert [late - early for early, late in itertools.pairwise(times)] == pytest.approx([pause] * (len(times) - 1))
 
 
+@pytest.mark.rules("U-59")
 async def test_le_4_takes_over_when_the_holder_is_silent_for_its_lease():
     store, seen = Store(), []
     held_by(store, "b")
@@ -129,6 +131,7 @@ async def test_le_4_takes_over_when_the_holder_is_silent_for_its_lease():
     assert store.lease["spec"]["leaseTransitions"] == 1
 
 
+@pytest.mark.rules("U-59")
 async def test_le_3_renews_every_retry_period_with_one_request():
     store, until = Store(), []
     one = campaign(store.lock(), random=0.9, on_renewed=until.append)
@@ -237,6 +240,7 @@ async def test_le_12_bad_bodies_are_failed_tries(body: Any):
     assert await one.try_once(10) is False
 
 
+@pytest.mark.rules("U-60")
 async def test_le_6_release_empties_the_lease_and_retries_a_conflict():
     store = Store()
     conflicts = iter(["update"])

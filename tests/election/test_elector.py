@@ -226,6 +226,23 @@ async def test_le_6_without_release_the_lease_is_kept_at_stop():
     assert store.holder == "a"
 
 
+async def test_le_13_a_leader_yields_of_its_own_will_even_if_it_would_keep_the_lease():
+    store = Store()
+    one, other = elector(store, "a", release_on_cancel=False), elector(store, "b")
+    assert not one.yield_leadership()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.run, anyio.Event())
+            await one.elected.wait()
+            stop = anyio.Event()
+            tasks.start_soon(other.run, stop)
+            assert one.yield_leadership()
+            assert not one.still_leader()
+            await other.elected.wait()
+            assert store.holder == "b"
+            stop.set()
+
+
 async def test_only_one_of_three_leads_and_each_takes_its_turn():
     store = Store()
     electors = {name: elector(store, name) for name in "abc"}

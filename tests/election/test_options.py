@@ -50,6 +50,7 @@ def test_le_2_identity_is_hostname_and_uuid():
         ({"health_tolerance": -1}, "health_tolerance"),
     ],
 )
+@pytest.mark.rules("U-60")
 def test_le_2_a_wrong_value_is_refused_by_the_fields_name(changes: dict[str, Any], field: str):
     with pytest.raises(ValueError, match=f"^{field}: "):
         options(**changes)

@@ -45,6 +45,7 @@ def test_le_1_times_are_utc_with_six_digits():
     assert micro_time(datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))) == "2026-01-01T00:00:00.000000Z"
 
 
+@pytest.mark.rules("U-59")
 def test_le_4_a_lease_that_another_holds_is_left_alone_until_its_time_is_over():
     candidate = state()
     candidate.observe(lease(), now=100)
@@ -110,6 +111,7 @@ def test_le_4_a_renewal_keeps_acquire_time_and_transitions():
     assert renewal["spec"]["renewTime"] == micro_time(LATER)
 
 
+@pytest.mark.rules("U-59")
 def test_le_4_without_reading_first_only_while_our_own_time_runs():
     candidate = state()
     assert candidate.renewal(0, WALL) is None

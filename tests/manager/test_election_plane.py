@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -151,7 +152,7 @@ async def test_only_the_leader_acts_and_a_stop_hands_over_within_a_second(
         assert spec["leaseTransitions"] == 0
         assert spec["renewTime"].endswith("Z")
         assert len(spec["renewTime"].partition(".")[2]) == 7
-        await until(lambda: b.manager.health_probe_port > 0)
+        await until(lambda: hasattr(b, "manager") and b.manager.health_probe_port > 0)
         await anyio.sleep(0.5)  # b has had several tries by now
         assert not b.elector.still_leader()
         assert b.stamps == []
@@ -189,6 +190,28 @@ async def test_le_4_a_holder_that_died_is_followed_after_its_lease(
     assert b.error is None
 
 
+async def test_le_13_a_manager_that_yields_ends_in_order_and_the_next_one_leads_at_once(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    a = Replica(control_plane, namespace, "a", release_on_cancel=False)
+    b = Replica(control_plane, namespace, "b")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(a.run)
+        await until(lambda: a.elector.still_leader())
+        tasks.start_soon(b.run)
+        await until(lambda: hasattr(b, "manager") and b.manager.health_probe_port > 0)
+        await until(lambda: a.manager.elected.is_set())
+        assert not b.manager.yield_leadership()
+        assert a.manager.yield_leadership()
+        await a.ended.wait()
+        assert a.error is None
+        assert await until(lambda: b.elector.still_leader()) < 1
+        key = await touch(client, namespace)
+        await until(lambda: stamped(client, key, "b"))
+        b.stop.set()
+    assert b.error is None
+
+
 async def test_o_08_a_leader_that_is_cut_off_writes_nothing_more_before_the_next_one_leads(
     control_plane: ControlPlane, client: Client, namespace: str
 ):
@@ -215,6 +238,58 @@ async def test_o_08_a_leader_that_is_cut_off_writes_nothing_more_before_the_next
         assert a.stamps[-1] < b.stamps[0]
         b.stop.set()
     assert b.error is None
+
+
+@pytest.mark.rules("PX-2", "LE-11", "LE-8", "PX-6")
+@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "renewing"])
+async def test_px_2_a_reconcile_that_blocks_the_loop_beyond_the_lease(
+    control_plane: ControlPlane, client: Client, namespace: str, cut: bool
+):
+    """The loop stands still for longer than the Lease lasts, as 20 s would with the default of 15 s.
+
+    A healthy elector renews all the same, so leadership stays and the write goes out. One that is cut off has lost it
+    by the deadline, on time although nobody's loop runs, and the write is refused.
+    """
+    a = Replica(control_plane, namespace, "a")
+    lost_after: list[float] = []
+    results: list[Exception | None] = []
+
+    def watch(began: float) -> None:
+        while a.elector.still_leader() and time.monotonic() < began + 3:
+            time.sleep(0.005)
+        lost_after.append(time.monotonic() - began)
+
+    async def block(request: Request) -> None:
+        a.cut = cut
+        watcher = threading.Thread(target=watch, args=(time.monotonic(),))
+        watcher.start()
+        time.sleep(2.5)  # noqa: ASYNC251 - the loop is blocked on purpose
+        try:
+            await a.manager.client.patch(ConfigMap, request.key, MergePatch({"data": {"by": "a"}}))
+            results.append(None)
+        except NotLeaderError as error:
+            results.append(error)
+            raise
+        finally:
+            watcher.join()
+            a.stop.set()
+
+    a._stamp = block  # type: ignore[method-assign]
+    key = (await client.create(ConfigMap.from_dict({"metadata": {"name": "x", "namespace": namespace}}))).key
+    with anyio.fail_after(20):
+        await a.run()
+    written = (await client.get(ConfigMap, key)).data or {}
+    if cut:
+        # The deadline of 1.4 s runs from the last renewal, which is 0.3 s old at most, and a busy machine's delay.
+        assert 1.0 < lost_after[0] < 1.6
+        assert isinstance(results[0], NotLeaderError)
+        assert written == {}
+        assert isinstance(a.error, LeadershipLostError)
+    else:
+        assert lost_after[0] > 2.5
+        assert results[0] is None
+        assert written == {"by": "a"}
+        assert a.error is None
 
 
 async def test_le_7_events_tell_who_became_and_who_stopped_leading(

@@ -109,6 +109,7 @@ def test_a_path_needs_a_handler(server):
         server.add_defaulter(Gadget)
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_6_default_comes_back_as_the_smallest_patch(server):
     server.add_defaulter(Gadget, default_replicas)
     answer = await server.call(MUTATE, admission_review(gadget(future={"x": None})))
@@ -117,6 +118,7 @@ async def test_wh_6_default_comes_back_as_the_smallest_patch(server):
     assert apply_patch(answer, gadget())["spec"] == {"replicas": 1}
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_6_no_difference_gives_no_patch_and_no_patch_type(server):
     server.add_defaulter(Gadget, default_replicas)
     answer = await server.call(MUTATE, admission_review(gadget(replicas=3, list=[], map={}, none=None)))
@@ -176,6 +178,7 @@ async def test_mutator_changes_a_copy_in_place_or_returns_another_object(server)
     assert review["request"]["object"] == gadget()
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_8_handlers_run_in_order_on_the_running_result(server):
     seen = []
 
@@ -195,6 +198,7 @@ async def test_wh_8_handlers_run_in_order_on_the_running_result(server):
     assert answer["response"]["warnings"] == ["first ran", "second ran"]
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_8_first_denial_ends_the_request_and_drops_the_patch(server):
     ran = []
 
@@ -207,6 +211,26 @@ async def test_wh_8_first_denial_ends_the_request_and_drops_the_patch(server):
     assert answer["response"]["allowed"] is False
     assert "patch" not in answer["response"]
     assert ran == []
+
+
+@pytest.mark.rules("WH-8", "U-66")
+async def test_wh_8_several_validators_run_in_order_and_the_first_denial_ends(server):
+    ran = []
+
+    def validator(name, refuse=False):
+        def check(request):
+            ran.append(name)
+            request.warn(f"{name} ran")
+            if refuse:
+                raise Denied(f"{name} refuses")
+
+        return check
+
+    server.add_raw_validator(Gadget, validator("a"), validator("b", refuse=True), validator("c"))
+    response = (await server.call(VALIDATE, admission_review(gadget())))["response"]
+    assert ran == ["a", "b"]
+    assert response["warnings"] == ["a ran", "b ran"]
+    assert response["status"]["message"] == "b refuses"
 
 
 class Recording(Validator[Gadget]):
@@ -246,6 +270,7 @@ async def test_wh_7_unknown_operation_is_a_bad_request(server):
 
 
 @pytest.mark.parametrize("refuse", [False, True])
+@pytest.mark.rules("U-66")
 async def test_wh_7_warnings_go_back_whether_allowed_or_not(server, refuse):
     def check(request: AdmissionRequest) -> None:
         request.warn("this field is deprecated")
@@ -295,6 +320,7 @@ async def test_wh_4_an_api_error_of_a_look_up_keeps_its_status(server, metrics):
     assert panics(metrics) == 0
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_5_an_unexpected_exception_is_500_with_uid_and_counted(server, metrics):
     def broken(request: AdmissionRequest) -> None:
         raise ZeroDivisionError("oops")
@@ -319,6 +345,7 @@ async def test_an_object_that_the_model_refuses_is_a_bad_request_that_names_the_
 
 
 @pytest.mark.parametrize("version", ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"])
+@pytest.mark.rules("U-66")
 async def test_wh_3_answer_repeats_version_and_uid(server, version):
     server.add_defaulter(Gadget, default_replicas)
     review = admission_review(gadget()) | {"apiVersion": version}

@@ -82,6 +82,7 @@ async def test_wh_3_review_over_https_is_answered():
     ],
     ids=["empty", "type", "type with parameter", "broken", "no review", "too large"],
 )
+@pytest.mark.rules("U-66")
 async def test_wh_3_bad_body_is_refused_inside_a_review(body, headers, code, message):
     server = local()
     async with serving(server), session(server) as client:
@@ -92,6 +93,7 @@ async def test_wh_3_bad_body_is_refused_inside_a_review(body, headers, code, mes
         assert message in answer["response"]["status"]["message"]
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_3_body_without_length_is_limited_too():
     async def chunks():
         for _ in range(8):
@@ -107,6 +109,7 @@ async def test_wh_3_body_without_length_is_limited_too():
         assert answer["response"]["status"]["code"] == 413
 
 
+@pytest.mark.rules("U-66")
 async def test_wh_3_largest_body_is_read():
     server = local()
     async with serving(server), session(server) as client:
@@ -131,6 +134,7 @@ async def test_one_connection_serves_many_requests():
     assert made == [1]
 
 
+@pytest.mark.rules("MT-20", "MT-21", "MT-22", "MT-23", "WH-5")
 async def test_metrics_count_requests_latency_and_panics():
     metrics = Metrics()
     server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"), metrics=metrics)
