@@ -5,14 +5,14 @@ from __future__ import annotations
 import builtins
 import random as _random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from pyreconcile.api import KubeObject, PartialObjectMetadata, RawObject, Resource, split_key
+from pyreconcile.api import KubeObject, RawObject, Resource, split_key
 from pyreconcile.api import metadata_only as metadata_of
 from pyreconcile.cache._errors import (
     CacheNotStartedError,
@@ -20,24 +20,20 @@ from pyreconcile.cache._errors import (
     CacheUnhealthyError,
     NamespaceNotCachedError,
 )
-from pyreconcile.cache._gc import freeze_cached_objects
 from pyreconcile.cache._informer import Informer, Part
+from pyreconcile.cache._informers import Informers
 from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._metrics import CacheCollector, HasRegistry
-from pyreconcile.cache._options import CacheOptions, KindOptions, Scope, scopes_for
+from pyreconcile.cache._options import CacheOptions, NamespaceOptions
 from pyreconcile.cache._own_writes import OwnWrites, Write
 from pyreconcile.cache._query import Query
 from pyreconcile.cache._reachable import Reachability
-from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
-from pyreconcile.cache._sharing import FieldSets
-from pyreconcile.cache._store import IndexFunction, namespace_of
-from pyreconcile.cache._versions import newer
+from pyreconcile.cache._reflector import ServerSupport, Transport
+from pyreconcile.cache._sharing import SharedViews
+from pyreconcile.cache._store import IndexFunction
 from pyreconcile.client import not_found
 
 T = TypeVar("T", bound=KubeObject)
-
-Form: TypeAlias = tuple[Resource, bool]
-"""A resource, and whether only its objects' metadata is watched: each form has an informer of its own (CA-1)."""
 
 DECODE_SLICE = 100
 """Objects of a list that are decoded before other tasks get their turn."""
@@ -81,20 +77,27 @@ class Cache:
         random: Callable[[], float] = _random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._transport = client.transport
+        transport = client.transport
         self._options = options or CacheOptions()
-        self._random = random
-        self._clock = clock
-        self._own_writes = OwnWrites(LiveReader(self._transport), self._options.read_timeout)
-        url: str = getattr(self._transport, "base_url", "")  # what only looks like a transport has none
-        self._support = ServerSupport(reachability=Reachability(url, random=random) if url else None)
-        self._field_sets = FieldSets()
-        self._lists = anyio.Semaphore(self._options.concurrent_lists)
-        self._informers: dict[Form, Informer[Any]] = {}
+        self._own_writes = OwnWrites(
+            LiveReader(transport), self._options.read_timeout, lambda resource: self._informers.of(resource)
+        )
+        url: str = getattr(transport, "base_url", "")  # what only looks like a transport has none
+        self._informers = Informers(
+            transport,
+            self._options,
+            support=ServerSupport(
+                streaming_list=self._options.streaming_lists,
+                reachability=Reachability(url, random=random) if url else None,
+            ),
+            first_version=self._own_writes.first_version,
+            forgotten=self._forgotten,
+            random=random,
+            clock=clock,
+        )
         self._by_kind: dict[type[KubeObject], Informer[Any]] = {}
-        self._newest: dict[Resource, str] = {}
-        self._unsure: set[Resource] = set()
-        self._kind_options = {_form_of(kind): options for kind, options in self._options.by_kind.items()}
+        self._shared = SharedViews()
+        self._sharing: set[type[KubeObject]] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._started = anyio.Event()
         self._stopped = False
@@ -104,7 +107,7 @@ class Cache:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """All informers, running or about to."""
-        return tuple(self._informers.values())
+        return self._informers.all
 
     @property
     def own_write_waits(self) -> int:
@@ -132,8 +135,7 @@ class Cache:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                for informer in self._informers.values():
-                    self._start(tasks, informer)
+                self._informers.start(tasks)
                 self._started.set()
                 task_status.started()
                 await stop.wait()
@@ -142,8 +144,7 @@ class Cache:
             self._tasks = None
             self._stopped = True
             self._by_kind.clear()
-            for informer in self._informers.values():
-                informer.stop()
+            self._informers.stop()
 
     async def wait_for_sync(self) -> None:
         """Wait until the cache runs and the first lists of all kinds asked for so far are in.
@@ -178,48 +179,48 @@ class Cache:
             CacheNotStartedError: the cache has stopped.
             ValueError: the options do not suit the kind.
         """
-        if metadata_only:
-            return self._informer(metadata_of(kind))
-        return self._informer(kind)
-
-    def _informer(self, kind: type[T]) -> Informer[T]:
-        resource, partial = form = _form_of(kind)
-        informer = self._informers.get(form)
-        if informer is None:
-            if self._stopped:
-                raise CacheNotStartedError(f"{resource.kind}: the cache has stopped")
-            # RY-4 for writes before the kind was watched: its first list must not be older than they are.
-            first_version = "" if resource in self._unsure else self._newest.get(resource, "0")
-
-            def make(scope: Scope, sink: Sink) -> Reflector:
-                return Reflector(
-                    self._transport,
-                    resource,
-                    scope,
-                    sink,
-                    metadata_only=partial,
-                    support=self._support,
-                    first_version=first_version,
-                    lists=self._lists,
-                    after_slices=freeze_cached_objects if self._options.freeze_objects else None,
-                    random=self._random,
-                    clock=self._clock,
-                )
-
-            options = self._kind_options.get(form) or self._kind_options.get((resource, False), KindOptions())
-            scopes = scopes_for(resource, options, self._options)
-            informer = Informer(kind, scopes, make, resync=self._resync, field_sets=self._field_sets)
-            self._informers[form] = informer
-            if self._tasks is not None:
-                self._start(self._tasks, informer)
-        return informer
+        return self._informers.get(metadata_of(kind) if metadata_only else kind)
 
     def remove_informer(self, kind: type[KubeObject]) -> None:
-        """Stop watching a kind and forget its objects; asking for it later starts anew (rule CA-9)."""
-        informer = self._informers.pop(_form_of(kind), None)
-        if informer is not None:
-            informer.stop()
-            self._by_kind = {known: other for known, other in self._by_kind.items() if other is not informer}
+        """Stop watching a kind and forget its objects; asking for it later starts anew, with its indexes (rule CA-9).
+
+        An informer also ends by itself when its last handler was removed and nobody reads its kind meanwhile
+        (`CacheOptions.linger`).
+        """
+        self._informers.remove(kind)
+
+    async def add_namespace(
+        self, namespace: str, *, kind: type[KubeObject] | None = None, options: NamespaceOptions | None = None
+    ) -> None:
+        """Watch one more namespace, and wait for its first lists (rule CA-11). One that is watched already is fine.
+
+        Meanwhile reads in it wait, and lists over all namespaces do without it. Cancelled, or failed, it is as before.
+
+        Args:
+            namespace: its name.
+            kind: add it to the namespaces of this kind, where ``by_kind`` gives it some of its own; by default it is
+                added to those of the cache, for all other kinds.
+            options: what to watch in it.
+
+        Raises:
+            CacheSyncTimeoutError: a first list did not come within ``sync_timeout``.
+            ValueError: all namespaces are watched, or this one is with other options.
+        """
+        await self._informers.add_namespace(namespace, options or NamespaceOptions(), kind)
+
+    async def remove_namespace(self, namespace: str, *, kind: type[KubeObject] | None = None) -> None:
+        """Watch a namespace no longer, and forget its objects (rule CA-11). One that is not watched is fine.
+
+        Handlers hear of each object as deleted with ``state_unknown``; reads in the namespace are an error from now on.
+
+        Args:
+            namespace: its name.
+            kind: as for `add_namespace`.
+
+        Raises:
+            ValueError: all namespaces are watched, or it is the last one.
+        """
+        await self._informers.remove_namespace(namespace, kind)
 
     def add_index(self, kind: type[KubeObject], name: str, fn: IndexFunction) -> None:
         """Index a kind, watching it from now on; waits for nothing.
@@ -232,16 +233,17 @@ class Cache:
         Raises:
             ValueError: the name is taken by another function.
         """
-        self.informer(kind).add_index(name, fn)
+        self._informers.add_index(kind, name, fn)
 
-    async def get(self, kind: type[T], key: str) -> T:
-        """Return a copy of one object.
+    async def get(self, kind: type[T], key: str, *, copy: bool | None = None) -> T:
+        """Return one object, by default a copy that is free to change.
 
         A kind that is not watched yet is from now on, and the read waits for its first list.
 
         Args:
             kind: the model class.
             key: ``namespace/name``, or ``name`` of a cluster-scoped object.
+            copy: False for an object that readers share and nobody may change; by default as the options say.
 
         Raises:
             NotFoundError: there is no such object in the cache.
@@ -253,17 +255,19 @@ class Cache:
         raw = await self.find_raw(kind, key)
         if raw is None:
             raise not_found(kind.resource, key)
-        return kind.from_dict(raw)
+        return self._typed(kind, raw, copy)
 
-    async def find(self, kind: type[T], key: str) -> T | None:
-        """Return a copy of one object, or None; raises as `get` does otherwise."""
+    async def find(self, kind: type[T], key: str, *, copy: bool | None = None) -> T | None:
+        """Return one object, or None; raises as `get` does otherwise."""
         raw = await self.find_raw(kind, key)
-        return None if raw is None else kind.from_dict(raw)
+        return None if raw is None else self._typed(kind, raw, copy)
 
     async def find_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
         """Return one object as the cache holds it, or None; read only. Raises as `get` does otherwise."""
         informer = self._by_kind.get(kind) or await self._synced(kind)
         part = self._part(informer, key.rpartition("/")[0])
+        if not part.synced:
+            await self._part_synced(part)
         writes = part.pending.on(key) if part.pending else ()
         if writes and not await self._own_writes.shown(part, kind.resource, writes):
             return await self._own_writes.get_live(part, kind.resource, key)
@@ -278,7 +282,7 @@ class Cache:
         Raises:
             CacheNotStartedError: the kind is not watched, or its first list is not in yet.
         """
-        informer = self._informers.get(_form_of(kind))
+        informer = self._informers.find(kind)
         if informer is None or not informer.has_synced:
             raise CacheNotStartedError(f"{kind.resource.kind} is not in the cache yet: get its informer, wait_for_sync")
         return informer.store.get(key)
@@ -291,8 +295,10 @@ class Cache:
         labels: str | Mapping[str, str | Sequence[str]] | None = None,
         fields: str | Mapping[str, str] | None = None,
         index: tuple[str, str] | None = None,
+        limit: int | None = None,
+        copy: bool | None = None,
     ) -> builtins.list[T]:
-        """Return copies of all objects that match, in the order of their keys.
+        """Return all objects that match, in the order of their keys.
 
         Args:
             kind: the model class.
@@ -301,16 +307,18 @@ class Cache:
             fields: exact matches only; besides ``metadata.name`` and ``metadata.namespace`` each needs an index of
                 the path's name (rule CA-7).
             index: name of an index and the value to look up.
+            limit: the first so many only. There are no pages, hence no token to go on with.
+            copy: as for `get`.
 
         Raises:
             KeyError: there is no such index.
             ValueError: a selector cannot be read, or a field term is no exact match.
             CacheNotStartedError, CacheSyncTimeoutError, NamespaceNotCachedError: as for `get`.
         """
-        found = await self.list_raw(kind, namespace=namespace, labels=labels, fields=fields, index=index)
+        found = await self.list_raw(kind, namespace=namespace, labels=labels, fields=fields, index=index, limit=limit)
         objects = []
         for done, raw in enumerate(found, 1):
-            objects.append(kind.from_dict(raw))
+            objects.append(self._typed(kind, raw, copy))
             if done % DECODE_SLICE == 0:
                 await anyio.lowlevel.checkpoint()
         return objects
@@ -323,18 +331,23 @@ class Cache:
         labels: str | Mapping[str, str | Sequence[str]] | None = None,
         fields: str | Mapping[str, str] | None = None,
         index: tuple[str, str] | None = None,
+        limit: int | None = None,
     ) -> builtins.list[RawObject]:
         """Return all objects that match as the cache holds them; read only. Raises as `list` does."""
         if namespace and not kind.resource.namespaced:
             raise ValueError(f"namespace {namespace!r}: {kind.resource.kind} is cluster-scoped, leave it out")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit {limit}: it is a number of objects, leave it out for all")
         query = Query.read(namespace, labels, fields, index)
         informer = self._by_kind.get(kind) or await self._synced(kind)
         parts = (self._part(informer, namespace),) if namespace else informer.parts
+        if namespace and not parts[0].synced:
+            await self._part_synced(parts[0])
         for part in parts:
-            writes = part.pending.all(namespace) if part.pending else ()
+            writes = part.pending.all(namespace) if part.pending and part.synced else ()
             if writes and not await self._own_writes.shown(part, kind.resource, writes):
-                return await self._own_writes.list_live(parts, kind.resource, query, informer.store)
-        return query.run(informer.store)
+                return (await self._own_writes.list_live(parts, kind.resource, query, informer.store))[:limit]
+        return query.run(informer.store)[:limit]
 
     def begin(self, resource: Resource, key: str) -> Write:
         """Take note that a write is about to be sent; readers of the key, and of all keys, wait for its end (RY-4).
@@ -343,13 +356,7 @@ class Cache:
             resource: what is written.
             key: of which object; ``namespace/`` when the server makes up the name.
         """
-        namespace = namespace_of(key)
-        write = Write(resource, key)
-        for informer in self._forms(resource):
-            part = informer.part_for(namespace)
-            if part is not None:
-                write.flights.append((part.pending, part.pending.begin(key)))
-        return write
+        return self._own_writes.begin(resource, key)
 
     def end(self, write: Write, *, unknown: bool = False) -> None:
         """Take note that a write has ended; what it wrote is told by `written` or `deleted`, at once.
@@ -359,36 +366,18 @@ class Cache:
             unknown: it is not known what became of it. The next read asks the server, and then waits until the watch
                 has shown whatever that says.
         """
-        for pending, flight in write.flights:
-            pending.end(flight, unknown=unknown)
-        if unknown and not write.flights:
-            self._unsure.add(write.resource)
+        self._own_writes.end(write, unknown=unknown)
 
     def written(self, resource: Resource, key: str, resource_version: str) -> None:
         """Take note of an own write: later reads of the key or of all keys wait until the watch has shown it."""
-        self._newest[resource] = newer(resource_version, self._newest.get(resource, "0"))
-        for informer in self._forms(resource):
-            part = informer.part_for(namespace_of(key))
-            if part is not None:
-                admitted = key in informer.store or part.scope.admits(key)
-                if admitted is not False:
-                    part.pending.written(key, resource_version, part.version, doubtful=admitted is None)
+        self._own_writes.written(resource, key, resource_version)
 
     def deleted(self, resource: Resource, key: str, uid: str, resource_version: str | None) -> None:
         """Take note of an own delete; with a version when the object is only marked for deletion (rule RY-5)."""
         if resource_version:
-            self.written(resource, key, resource_version)
-            return
-        for informer in self._forms(resource):
-            part = informer.part_for(namespace_of(key))
-            if part is not None:
-                part.pending.deleted(key, uid, part.stored_uid(key))
-
-    def _forms(self, resource: Resource) -> Iterator[Informer[Any]]:
-        for partial in (False, True):
-            informer = self._informers.get((resource, partial))
-            if informer is not None:
-                yield informer
+            self._own_writes.written(resource, key, resource_version)
+        else:
+            self._own_writes.deleted(resource, key, uid)
 
     def check(self) -> None:
         """Tell whether the cache follows the server, for a readiness check.
@@ -411,25 +400,36 @@ class Cache:
                 if registration.failing:
                     raise CacheUnhealthyError(f"{kind}: handler {registration.name} raises, see the log")
 
-    def _start(self, tasks: anyio.abc.TaskGroup, informer: Informer[Any]) -> None:
-        tasks.start_soon(informer.run, name=f"informer {informer.kind.resource.group_kind}")
+    def _typed(self, kind: type[T], raw: RawObject, copy: bool | None) -> T:
+        if copy is None:
+            copy = kind not in self._sharing
+        return kind.from_dict(raw) if copy else self._shared.of(kind, raw)
 
-    def _resync(self) -> float:
-        return self._options.resync_period * (0.9 + 0.2 * self._random())
+    def _forgotten(self, informer: Informer[Any]) -> None:
+        # The next read then takes the long way, on which it is noted that the kind is used.
+        self._by_kind = {kind: other for kind, other in self._by_kind.items() if other is not informer}
 
     async def _synced(self, kind: type[T]) -> Informer[T]:
         if self._tasks is None:
             state = "has stopped" if self._stopped else "does not run"
             raise CacheNotStartedError(f"{kind.__name__} cannot be read: the cache {state}")
-        if _form_of(kind) not in self._informers and not self._options.start_on_read:
+        if self._informers.find(kind) is None and not self._options.start_on_read:
             raise CacheNotStartedError(f"{kind.__name__} is not watched: ask for its informer before reading it")
         informer = self.informer(kind)
         with anyio.move_on_after(self._options.sync_timeout) as scope:
             await informer.wait_synced()
         if scope.cancelled_caught:
             raise CacheSyncTimeoutError(self._late([informer]))
+        if not self._informers.copies(kind):
+            self._sharing.add(kind)
         self._by_kind[kind] = informer
         return informer
+
+    async def _part_synced(self, part: Part) -> None:
+        with anyio.move_on_after(self._options.sync_timeout) as scope:
+            await part.settled.wait()
+        if scope.cancelled_caught:
+            raise CacheSyncTimeoutError(f"no first list of namespace {part.scope.namespace!r} of {part.kind}")
 
     def _late(self, informers: Sequence[Informer[Any]]) -> str:
         seconds = self._options.sync_timeout
@@ -454,7 +454,3 @@ def _check_key(resource: Resource, key: str) -> None:
         form = "'namespace/name'" if resource.namespaced else "its name alone"
         scope = "namespaced" if resource.namespaced else "cluster-scoped"
         raise ValueError(f"key {key!r}: {resource.kind} is {scope}, write {form}")
-
-
-def _form_of(kind: type[KubeObject]) -> Form:
-    return kind.resource, issubclass(kind, PartialObjectMetadata)

@@ -141,6 +141,15 @@ class PendingWrites:
                 del held[write.key]
         write.resolve()
 
+    def clear(self) -> None:
+        """Let all readers go: the watch has ended and will show nothing more."""
+        for write in self.all():
+            write.resolve()
+        self._latest.clear()
+        self._by_version.clear()
+        self._deletes.clear()
+        self._unknown.clear()
+
     def reached(self, version: str) -> None:
         """The watch has delivered everything up to this version."""
         waiting = self._by_version

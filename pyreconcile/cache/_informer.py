@@ -38,6 +38,7 @@ class Informer(Generic[T]):
     Attributes:
         kind: the model class that typed reads use.
         store: the objects, as parsed JSON; read only.
+        handlers_removed: how often a handler was removed.
     """
 
     def __init__(
@@ -48,20 +49,25 @@ class Informer(Generic[T]):
         *,
         resync: Callable[[], float] = lambda: 0.0,
         field_sets: FieldSets | None = None,
+        on_unused: Callable[[], None] = lambda: None,
     ) -> None:
         self.kind = kind
         self.store = Store()
+        self.handlers_removed = 0
         self._resync = resync
+        self._on_unused = on_unused
         self._registrations: list[Registration] = []
-        share = (field_sets or FieldSets()).share
-        self._parts = tuple(Part(scope, self, share) for scope in scopes)
-        whole = len(self._parts) == 1 and not self._parts[0].scope.namespace
-        self._everything = self._parts[0] if whole else None
-        self._reflectors = tuple(make_reflector(part.scope, part) for part in self._parts)
+        self._make_reflector = make_reflector
+        self._share = (field_sets or FieldSets()).share
+        self._parts: tuple[Part, ...] = ()
+        self._everything: Part | None = None
         self._settled = anyio.Event()
         self._synced = False
         self._stopped = False
+        self._ran = False
         self._tasks: anyio.abc.TaskGroup | None = None
+        for scope in scopes:
+            self.add_scope(scope)
 
     @property
     def has_synced(self) -> bool:
@@ -76,7 +82,7 @@ class Informer(Generic[T]):
     @property
     def reflectors(self) -> tuple[Reflector, ...]:
         """The list-and-watches, one for each namespace, for diagnosis."""
-        return self._reflectors
+        return tuple(part.reflector for part in self._parts)
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
@@ -91,7 +97,7 @@ class Informer(Generic[T]):
     @property
     def last_error(self) -> Exception | None:
         """The last error of a list or watch, None when there never was one."""
-        return next((reflector.last_error for reflector in self._reflectors if reflector.last_error), None)
+        return next((reflector.last_error for reflector in self.reflectors if reflector.last_error), None)
 
     async def wait_synced(self) -> None:
         """Wait for `has_synced`; bound it with ``anyio.fail_after``.
@@ -125,7 +131,7 @@ class Informer(Generic[T]):
             resync=max(period, 1.0) if period > 0 else 0.0,
             wants_unchanged=bool(resync),
             snapshot=self.store.snapshot,
-            forget=self._registrations.remove,
+            forget=self._forget,
         )
         if len(self.store):
             registration.push_initial(self.store.snapshot())
@@ -155,16 +161,43 @@ class Informer(Generic[T]):
         """The list-and-watches' state. For the cache alone."""
         return self._parts
 
+    def add_scope(self, scope: Scope) -> Part:
+        """Watch one more namespace from now on. For the cache alone."""
+        part = Part(scope, self, self._share, self._make_reflector)
+        self._parts = (*self._parts, part)
+        self._everything = part if len(self._parts) == 1 and not scope.namespace else None
+        if self._tasks is not None:
+            self._start_part(self._tasks, part)
+        return part
+
+    async def drop_scope(self, part: Part) -> None:
+        """Watch a namespace no longer; handlers are told that its objects vanished. For the cache alone."""
+        self._parts = tuple(other for other in self._parts if other is not part)
+        part.scope_of_run.cancel()
+        if self._tasks is not None:
+            await part.ended.wait()
+        calls: list[Call] = [("vanished", obj, NOTHING) for obj in self.store.snapshot(part.scope.covers)]
+        self.store.replacement(part.scope.covers).commit()
+        self.tell_all(calls)
+        part.pending.clear()
+        self.part_synced()
+
     async def run(self) -> None:
-        """List, watch and deliver until cancelled or stopped; the streams are closed at once then."""
+        """List, watch and deliver until cancelled or stopped; the streams are closed at once then.
+
+        A second run does nothing but log a warning (rule IN-15).
+        """
+        if self._ran:
+            log.warning("informer_runs_already", kind=self.kind.resource.group_kind)
+            return
+        self._ran = True
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 for registration in self._registrations:
                     self._start(tasks, registration)
-                for part, reflector in zip(self._parts, self._reflectors, strict=True):
-                    where = f" in {part.scope.namespace}" if part.scope.namespace else ""
-                    tasks.start_soon(reflector.run, name=f"reflector {self.kind.resource.group_kind}{where}")
+                for part in self._parts:
+                    self._start_part(tasks, part)
                 if self._stopped:
                     tasks.cancel_scope.cancel()
         finally:
@@ -199,10 +232,20 @@ class Informer(Generic[T]):
 
     def part_synced(self) -> None:
         """Note that one more first list is in the store. For the parts alone."""
-        if not self._synced and all(part.synced for part in self._parts):
+        if not self._synced and not self._stopped and all(part.synced for part in self._parts):
             self._synced = True
             self._settled.set()
             self.tell("synced", NOTHING, NOTHING)
+
+    def _forget(self, registration: Registration) -> None:
+        self._registrations.remove(registration)
+        self.handlers_removed += 1
+        if not self._registrations and not self._stopped:
+            self._on_unused()
+
+    def _start_part(self, tasks: anyio.abc.TaskGroup, part: Part) -> None:
+        where = f" in {part.scope.namespace}" if part.scope.namespace else ""
+        tasks.start_soon(part.run, name=f"reflector {self.kind.resource.group_kind}{where}")
 
     def _start(self, tasks: anyio.abc.TaskGroup, registration: Registration) -> None:
         name = f"handler {registration.name} of {self.kind.resource.group_kind}"
@@ -212,16 +255,35 @@ class Informer(Generic[T]):
 
 
 class Part(Sink):
-    """What one list-and-watch of an informer has brought into the store."""
+    """One list-and-watch of an informer, and what it has brought into the store."""
 
-    def __init__(self, scope: Scope, informer: Informer[Any], share: Callable[[RawObject], None]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        informer: Informer[Any],
+        share: Callable[[RawObject], None],
+        make_reflector: MakeReflector,
+    ) -> None:
+        self.kind = informer.kind.resource.group_kind
         self.scope = scope
         self.version = ""
         self.synced = False
+        self.settled = anyio.Event()
         self.pending = PendingWrites()
+        self.reflector = make_reflector(scope, self)
+        self.scope_of_run = anyio.CancelScope()
+        self.ended = anyio.Event()
         self._informer = informer
         self._store = informer.store
         self._share = share
+
+    async def run(self) -> None:
+        """List and watch until cancelled, or until the part is dropped."""
+        try:
+            with self.scope_of_run:
+                await self.reflector.run()
+        finally:
+            self.ended.set()
 
     def prepare(self, obj: RawObject) -> RawObject:
         """Make an object ready to be stored, as soon as it is parsed (rule IN-6)."""
@@ -268,6 +330,7 @@ class Part(Sink):
         self.pending.replaced(self.stored_uid)
         if not self.synced:
             self.synced = True
+            self.settled.set()
             self._informer.part_synced()
 
     def apply(self, change: str, obj: RawObject) -> None:

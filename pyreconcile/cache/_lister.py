@@ -48,7 +48,6 @@ class Lister:
         resource: what to list.
         scope: namespace and selectors.
         limit: objects in one page.
-        metadata_only: whether to ask for nothing but the objects' metadata (rule CA-10).
         prepare: applied to each object.
         after_slices: called each time about 1 MiB of objects has come in.
     """
@@ -60,7 +59,6 @@ class Lister:
         scope: Scope,
         *,
         limit: int = PAGE,
-        metadata_only: bool = False,
         prepare: Callable[[RawObject], RawObject] | None = None,
         after_slices: Callable[[], None] | None = None,
     ) -> None:
@@ -69,7 +67,7 @@ class Lister:
         self._path = resource.path(scope.namespace)
         self._query = scope.query
         self._limit = limit
-        self._accept = PartialObjectMetadata.list_media_type if metadata_only else JSON
+        self._accept = PartialObjectMetadata.list_media_type if scope.metadata_only else JSON
         self._prepare = prepare
         self._after_slices = after_slices
         self._slices = 0

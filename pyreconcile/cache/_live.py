@@ -29,6 +29,8 @@ class LiveReader:
         obj: RawObject = orjson.loads(body)
         if not scope.selects(obj):
             return None
+        if scope.metadata_only:
+            obj = {field: obj[field] for field in ("apiVersion", "kind", "metadata")}
         return obj if scope.transform is None else scope.transform(obj)
 
     async def list(self, resource: Resource, scope: Scope, namespace: str = "") -> list[RawObject]:
@@ -39,7 +41,7 @@ class LiveReader:
 
     async def metadata(self, resource: Resource, scope: Scope, namespace: str = "") -> Collection[RawObject]:
         """Return the metadata of what `list` gives."""
-        lister = Lister(self._transport, resource, _narrowed(scope, namespace), metadata_only=True)
+        lister = Lister(self._transport, resource, replace(_narrowed(scope, namespace), metadata_only=True))
         objects, _ = await lister.fetch("")
         return objects.values()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -41,12 +41,16 @@ class KindOptions:
         labels: label selector sent to the server; the empty text selects everything.
         fields: field selector sent to the server.
         transform: applied to every object before it is stored, and so before handlers see it.
+        resync_period: seconds between resyncs of a handler; 0 turns them off.
+        copy: whether reads give each caller a copy of its own.
     """
 
     namespaces: Sequence[str] | Mapping[str, NamespaceOptions] = ()
     labels: str | None = None
     fields: str | None = None
     transform: Transform | None = None
+    resync_period: float | None = None
+    copy: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +62,19 @@ class CacheOptions:
         by_kind: options of single kinds. The narrower option wins: namespace of a kind, kind, namespace, cache.
         labels, fields, transform: for every kind without its own.
         resync_period: seconds between resyncs of a handler (rule CA-3: 10 h, spread by ±10 %); 0 turns them off.
+        copy: whether reads give each caller a copy of its own, free to change. Without, readers share one object for as
+            long as it does not change on the server, which saves decoding it again; nobody may change it (rule CA-6).
         read_timeout: seconds a read waits for this process's own writes to arrive before it asks the server (RY-7).
         sync_timeout: seconds a read waits for a kind's first list.
         start_on_read: whether reading a kind that is not watched yet starts its informer; if not, it is an error.
+        streaming_lists: whether to try streaming lists; a server without them is found out at the first (rule RF-5).
         concurrent_lists: how many initial lists may run at once (rule RF-18).
         freeze_objects: whether to call ``gc.freeze()`` after each MiB of objects that came in. Without it, full
             collections of a large cache stop the event loop for long (docs/cache.md).
+        linger: seconds that an informer goes on after its last handler was removed, unless it is read (rule CA-9).
+        on_watch_error: called with the resource and the error, after each list or watch that failed (rule RF-1).
+        retry_internal_errors: seconds in which a watch that the server ends with an internal error is opened again at
+            the same version; beyond them, and by default at once, the kind is listed anew (rule RF-12).
     """
 
     namespaces: Sequence[str] | Mapping[str, NamespaceOptions] = ()
@@ -75,19 +86,28 @@ class CacheOptions:
     read_timeout: float = 5.0
     sync_timeout: float = 120.0
     start_on_read: bool = True
+    streaming_lists: bool = True
     concurrent_lists: int = 16
     freeze_objects: bool = True
+    copy: bool = True
+    linger: float = 30.0
+    on_watch_error: Callable[[Resource, Exception], None] | None = None
+    retry_internal_errors: float = 0.0
 
 
 @dataclass(frozen=True)
 class Scope:
-    """One list-and-watch: a namespace or all, minus some, and the selectors sent to the server."""
+    """One list-and-watch: a namespace or all, minus some, and the selectors sent to the server.
+
+    With ``metadata_only`` the server sends nothing but the objects' metadata (rule CA-10).
+    """
 
     namespace: str = ""
     labels: str = ""
     fields: str = ""
     transform: Transform | None = None
     excluded: frozenset[str] = frozenset()
+    metadata_only: bool = False
 
     def covers(self, namespace: str) -> bool:
         """Tell whether objects of a namespace fall into this scope."""
@@ -136,7 +156,9 @@ class Scope:
         return query
 
 
-def scopes_for(resource: Resource, kind_options: KindOptions, options: CacheOptions) -> tuple[Scope, ...]:
+def scopes_for(
+    resource: Resource, kind_options: KindOptions, options: CacheOptions, *, metadata_only: bool = False
+) -> tuple[Scope, ...]:
     """Work out the list-and-watches of a kind.
 
     Raises:
@@ -145,21 +167,35 @@ def scopes_for(resource: Resource, kind_options: KindOptions, options: CacheOpti
     if not resource.namespaced:
         if kind_options.namespaces:
             raise ValueError(f"by_kind[{resource.kind}].namespaces: the kind is cluster-scoped, leave them out")
-        return (_scope("", frozenset(), kind_options, CacheOptions(), options),)
+        scope = _scope("", frozenset(), kind_options, CacheOptions(), options)
+        return (replace(scope, metadata_only=metadata_only),)
     names = tuple(kind_options.namespaces or options.namespaces or ("",))
     listed = frozenset(name for name in names if name)
-    return tuple(_scope(name, frozenset() if name else listed, kind_options, options, options) for name in names)
+    scopes = (_scope(name, frozenset() if name else listed, kind_options, options, options) for name in names)
+    return tuple(replace(scope, metadata_only=metadata_only) for scope in scopes)
+
+
+def named(namespaces: Sequence[str] | Mapping[str, NamespaceOptions]) -> dict[str, NamespaceOptions]:
+    """Return the options of each namespace by its name."""
+    if isinstance(namespaces, Mapping):
+        return dict(namespaces)
+    return {name: NamespaceOptions() for name in namespaces}
 
 
 def _scope(
     namespace: str, excluded: frozenset[str], kind: KindOptions, by_namespace: CacheOptions, options: CacheOptions
 ) -> Scope:
-    chain = (_entry(kind.namespaces, namespace), kind, _entry(by_namespace.namespaces, namespace), options)
+    levels: list[KindOptions | NamespaceOptions | CacheOptions] = [
+        named(kind.namespaces).get(namespace, NamespaceOptions()),
+        kind,
+        named(by_namespace.namespaces).get(namespace, NamespaceOptions()),
+        options,
+    ]
     scope = Scope(
         namespace,
-        _first_set([level.labels for level in chain]) or "",
-        _first_set([level.fields for level in chain]) or "",
-        _first_set([level.transform for level in chain]),
+        first_given([level.labels for level in levels]) or "",
+        first_given([level.fields for level in levels]) or "",
+        first_given([level.transform for level in levels]),
         excluded,
     )
     # Reading the selectors here reports a faulty one when the kind is first asked for, not in a background task.
@@ -171,13 +207,8 @@ def _scope(
     return scope
 
 
-def _entry(namespaces: Sequence[str] | Mapping[str, NamespaceOptions], name: str) -> NamespaceOptions:
-    if isinstance(namespaces, Mapping):
-        return namespaces.get(name, NamespaceOptions())
-    return NamespaceOptions()
-
-
-def _first_set(values: Sequence[T | None]) -> T | None:
+def first_given(values: Sequence[T | None]) -> T | None:
+    """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
 from pyreconcile.api import RawObject, Resource
 from pyreconcile.cache._consistency import Flight, PendingWrite, PendingWrites
-from pyreconcile.cache._informer import Part
+from pyreconcile.cache._informer import Informer, Part
 from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._query import Query
-from pyreconcile.cache._store import Store, key_of
+from pyreconcile.cache._store import Store, key_of, namespace_of
+from pyreconcile.cache._versions import newer
 
 
 @dataclass(slots=True)
 class Write:
-    """A write that was begun: what it is about, and where it is waited for."""
+    """A write that was begun, and where it is waited for."""
 
     resource: Resource
-    key: str
-    flights: list[tuple[PendingWrites, Flight]] = field(default_factory=list)
+    flights: list[tuple[PendingWrites, Flight]]
 
 
 class OwnWrites:
@@ -30,17 +31,61 @@ class OwnWrites:
     Args:
         live: reads from the server.
         timeout: seconds that a read waits.
+        informers: gives the informers of a resource.
 
     Attributes:
         waits: how many reads waited.
         live_reads: how many reads went to the server.
     """
 
-    def __init__(self, live: LiveReader, timeout: float) -> None:
+    def __init__(
+        self, live: LiveReader, timeout: float, informers: Callable[[Resource], Sequence[Informer[Any]]]
+    ) -> None:
         self._live = live
         self._timeout = timeout
+        self._informers = informers
+        self._newest: dict[Resource, str] = {}
+        self._unsure: set[Resource] = set()
         self.waits = 0
         self.live_reads = 0
+
+    def begin(self, resource: Resource, key: str) -> Write:
+        """Take note that a write is about to be sent."""
+        namespace = namespace_of(key)
+        write = Write(resource, [])
+        for informer in self._informers(resource):
+            part = informer.part_for(namespace)
+            if part is not None:
+                write.flights.append((part.pending, part.pending.begin(key)))
+        return write
+
+    def end(self, write: Write, *, unknown: bool) -> None:
+        """Take note that a write has ended."""
+        for pending, flight in write.flights:
+            pending.end(flight, unknown=unknown)
+        if unknown:
+            self._unsure.add(write.resource)
+
+    def written(self, resource: Resource, key: str, version: str) -> None:
+        """Take note of the version that a write has given to an object."""
+        self._newest[resource] = newer(version, self._newest.get(resource, "0"))
+        for informer in self._informers(resource):
+            part = informer.part_for(namespace_of(key))
+            if part is not None:
+                admitted = key in informer.store or part.scope.admits(key)
+                if admitted is not False:
+                    part.pending.written(key, version, part.version, doubtful=admitted is None)
+
+    def deleted(self, resource: Resource, key: str, uid: str) -> None:
+        """Take note that an object was removed."""
+        for informer in self._informers(resource):
+            part = informer.part_for(namespace_of(key))
+            if part is not None:
+                part.pending.deleted(key, uid, part.stored_uid(key))
+
+    def first_version(self, resource: Resource) -> str:
+        """Return from which version on the first list of a resource knows all writes so far (RY-4)."""
+        return "" if resource in self._unsure else self._newest.get(resource, "0")
 
     async def shown(self, part: Part, resource: Resource, writes: Sequence[PendingWrite]) -> bool:
         """Wait for writes; False when the watch has still not shown them, so that the server has to answer.

@@ -24,6 +24,7 @@ from pyreconcile.client import (
     ApiError,
     BadRequestError,
     ConnectionLostError,
+    InternalServerError,
     InvalidError,
     RequestTimeoutError,
     TooManyRequestsError,
@@ -120,7 +121,6 @@ class Reflector:
         resource: what to watch.
         scope: namespace and selectors.
         sink: takes state and changes.
-        metadata_only: whether to ask for nothing but the objects' metadata (rule CA-10).
         support: what is known about the server, shared by the reflectors of a process.
         first_version: version of the first list: ``"0"`` any state the server has at hand, ``""`` the newest, else
             one that is not older.
@@ -128,6 +128,9 @@ class Reflector:
         backoff: the wait after an error.
         silence: seconds without a byte after which a watch is taken for dead.
         after_slices: called each time about 1 MiB of objects has come in.
+        on_error: called after each list or watch that failed; what it raises is logged.
+        retry_internal_errors: seconds for which watches that end with an internal error are opened again at the same
+            version (rule RF-12).
         random: a number in [0, 1).
         clock: monotonic seconds.
     """
@@ -139,13 +142,14 @@ class Reflector:
         scope: Scope,
         sink: Sink,
         *,
-        metadata_only: bool = False,
         support: ServerSupport | None = None,
         first_version: str = "0",
         lists: anyio.Semaphore | None = None,
         backoff: Backoff | None = None,
         silence: float = SILENCE,
         after_slices: Callable[[], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        retry_internal_errors: float = 0.0,
         random: Callable[[], float] = _random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -156,17 +160,17 @@ class Reflector:
         self._sink = sink
         self._support = support or ServerSupport()
         self._lists = lists or anyio.Semaphore(1)
-        self._metadata_only = metadata_only
-        self._accept = PartialObjectMetadata.media_type if metadata_only else JSON
-        self._sent_kind = METADATA_KIND if metadata_only else resource.kind
-        self._lister = Lister(
-            transport, resource, scope, metadata_only=metadata_only, prepare=sink.prepare, after_slices=after_slices
-        )
+        self._accept = PartialObjectMetadata.media_type if scope.metadata_only else JSON
+        self._sent_kind = METADATA_KIND if scope.metadata_only else resource.kind
+        self._lister = Lister(transport, resource, scope, prepare=sink.prepare, after_slices=after_slices)
         self._clock = clock
         self._random = random
         self._backoff = backoff or Backoff(clock=clock, random=random)
         self._silence = silence
         self._after_slices = after_slices
+        self._on_error = on_error
+        self._retry_internal_errors = retry_internal_errors
+        self._internal_errors_since: float | None = None
         self._first_version = first_version
         self._version: str | None = None
         self._expired = False
@@ -174,6 +178,8 @@ class Reflector:
         self._slices = 0
         self._listing = False
         self._lasted = False
+        self._opened = False
+        self._moved = False
         self._worked = False
         self._holds_slot = False
         self._log = log.bind(kind=self._resource.kind, namespace=scope.namespace)
@@ -297,10 +303,11 @@ class Reflector:
         try:
             lasted = await self._watch(start, listing=listing)
         except Exception as error:
-            if self._listing or not (_is_lost(error) or isinstance(error, TooManyRequestsError)):
+            internal = self._is_internal(error)
+            if self._listing or not (internal or _is_lost(error) or isinstance(error, TooManyRequestsError)):
                 raise
             # RF-11: the version is still good, so a new list would only add load.
-            if isinstance(error, TooManyRequestsError) or not self._lasted:
+            if internal or isinstance(error, TooManyRequestsError) or not self._lasted:
                 self._failed(error)
                 await self._wait(refused=_is_refused(error))
             else:
@@ -324,7 +331,7 @@ class Reflector:
             query["sendInitialEvents"] = "true"
             query["resourceVersionMatch"] = "NotOlderThan"
         self.stats.watches += 1
-        self._lasted = False
+        self._lasted = self._opened = self._moved = False
         began = self._clock()
         received = self.stats.events + self.stats.bookmarks
         try:
@@ -333,13 +340,15 @@ class Reflector:
                 async with self._transport.stream(
                     self._path, query=query, idle_timeout=self._silence, accept=self._accept
                 ) as lines:
+                    self._opened = True
                     self._down_since = None
                     self._last_contact = self._clock()
                     await self._read(lines, known=start not in ("", "0"), listing=listing)
         finally:
             if self._down_since is None:
                 self._down_since = self._clock()
-            self._lasted = self.stats.events + self.stats.bookmarks > received or self._clock() - began >= SHORT_WATCH
+            self._moved = self.stats.events + self.stats.bookmarks > received
+            self._lasted = self._moved or self._clock() - began >= SHORT_WATCH
             self._worked = self._worked or self._lasted
         return self._lasted
 
@@ -376,7 +385,7 @@ class Reflector:
                 sink.progressed(version)
             elif change in ("ADDED", "MODIFIED", "DELETED"):
                 stats.events += 1
-                if self._metadata_only:
+                if kind is METADATA_KIND:
                     obj["apiVersion"], obj["kind"] = self._resource.api_version, self._resource.kind
                 obj = sink.prepare(obj)
                 if initial is not None:
@@ -401,9 +410,22 @@ class Reflector:
                     after_slices()
                 await anyio.lowlevel.checkpoint()
 
+    def _is_internal(self, error: Exception) -> bool:
+        """Tell whether the stream ended with an internal error that is worth another watch at the same version."""
+        if not isinstance(error, InternalServerError) or not self._opened:
+            return False
+        if self._internal_errors_since is None or self._moved:
+            self._internal_errors_since = self._clock()
+        return self._clock() - self._internal_errors_since < self._retry_internal_errors
+
     def _failed(self, error: Exception) -> None:
         self._note(error)
         self._log.warning("watch_failed", error=f"{type(error).__name__}: {error}")
+        if self._on_error is not None:
+            try:
+                self._on_error(error)
+            except Exception:
+                self._log.exception("watch_error_handler_failed")
 
     def _note(self, error: Exception) -> None:
         self.last_error = error

@@ -44,8 +44,8 @@ async def test_ca_10_only_metadata_comes_from_the_server_on_all_paths(
     client: Client, namespace: str, recorder: Any, running: Any, streaming: bool
 ):
     asked, handler = Asked(client), recorder()
-    cache = Cache(asked, CacheOptions(namespaces=(namespace,), fields="metadata.name!=kube-root-ca.crt"))
-    cache._support.streaming_list = streaming
+    options = CacheOptions(namespaces=(namespace,), fields="metadata.name!=kube-root-ca.crt", streaming_lists=streaming)
+    cache = Cache(asked, options)
     await client.create(
         ConfigMap(metadata={"name": "a", "namespace": namespace, "labels": {"x": "1"}}, data={"k": "v"})
     )
