@@ -13,6 +13,8 @@ from pyreconcile.api.owners import (
     set_owner_reference,
 )
 
+pytestmark = pytest.mark.rules("U-65")
+
 Widget = unstructured("labs.example.dev/v1", "Widget")
 WidgetV2 = unstructured("labs.example.dev/v2", "Widget")
 Gadget = unstructured("labs.example.dev/v1", "Gadget")

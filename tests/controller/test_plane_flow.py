@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from pyreconcile import testing
-from pyreconcile.api import unstructured
+from pyreconcile.api import CustomResource, Spec, Status, unstructured
+from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.core_v1 import ConfigMap, Secret
 from pyreconcile.client import Client, MergePatch
 from pyreconcile.controller import (
@@ -28,6 +29,7 @@ from pyreconcile.controller import (
     has_finalizer,
     release_finalizer,
 )
+from pyreconcile.crd import install_crds
 from pyreconcile.manager import Manager
 from pyreconcile.testing import running
 
@@ -256,6 +258,35 @@ async def test_sr_7_watch_with_a_map_function_and_two_controllers_on_one_informe
         # GenerationChanged: a Secret has no generation, so the update did not pass.
         assert also == ["s"]
         assert len(manager.cache.informers) == 2
+
+
+async def test_sr_1_a_kind_whose_crd_comes_later_is_watched_once_it_is_there(client, namespace, manager):
+    class LateSpec(Spec):
+        size: int = 1
+
+    group = f"late-{namespace[-12:]}.example.dev"
+
+    class Late(CustomResource[LateSpec, Status], group=group, version="v1"):
+        """A kind that nobody has installed yet."""
+
+    seen: list[str] = []
+
+    async def reconcile(request: Request) -> Result | None:
+        seen.append(request.key)
+        return None
+
+    Builder(manager).for_(Late).complete(reconcile)
+    async with anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        tasks.start_soon(manager.run, stop)
+        await eventually(lambda: any(informer.last_error for informer in manager.cache.informers))
+        try:
+            await install_crds(client, [Late])
+            await client.create(Late(metadata={"namespace": namespace, "name": "a"}, spec=LateSpec()))
+            await eventually(lambda: seen == [f"{namespace}/a"])
+        finally:
+            await client.delete(CustomResourceDefinition, f"lates.{group}")
+        stop.set()
 
 
 async def test_unstructured_owner_works_like_a_typed_one(client, namespace, manager):

@@ -199,6 +199,24 @@ async def test_sr_1_an_informer_that_is_not_to_be_had_is_tried_again_every_10_s(
     assert "no matches for kind" in logs[0]["error"]
 
 
+async def test_sr_1_the_tries_end_with_the_controller(host):
+    host.cache.failures = 1000
+    controller = Controller(
+        "c",
+        Calls().reconcile,
+        sources=[KindSource(host.cache, ConfigMap, EnqueueObject())],
+        options=ControllerOptions(cache_sync_timeout=0),
+    )
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(controller.run, stop)
+        await anyio.sleep(95)
+        assert host.cache.failures == 990
+        stop.set()
+    await anyio.sleep(60)
+    assert host.cache.failures == 990
+
+
 @pytest.mark.rules("U-35")
 async def test_sr_4_a_missed_delete_reaches_the_handler_with_the_last_object(host, raw, run):
     seen = []
