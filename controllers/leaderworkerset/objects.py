@@ -165,9 +165,9 @@ class ExactRevision(ControllerRevision):
 
     _exact: bytes = b""
 
-    def to_json(self) -> bytes:
+    def to_json(self, *, exclude: Mapping[str, Any] | None = None) -> bytes:
         """Return the wire form."""
-        text = super().to_json()
+        text = super().to_json(exclude=exclude)
         if not self._exact:
             return text
         raw = orjson.loads(text)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyreconcile.api import Condition
+from pyreconcile.api import Condition, ObjectMeta
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.controller import (
     Builder,
     Reconciler,
     Request,
     Result,
+    create_or_update,
     ensure_finalizer,
     release_finalizer,
     set_condition,
+    set_controller_reference,
 )
 from pyreconcile_controllers.modelcache.types import ModelCache
 
@@ -37,10 +39,8 @@ class ModelCacheReconciler(Reconciler[ModelCache]):
             return None
         cache = await ensure_finalizer(self.client, cache, FINALIZER)
 
-        config = ConfigMap(data={"model": cache.spec.model, "replicas": str(cache.spec.replicas)})
-        config.metadata.name = f"{cache.metadata.name}-cfg"
-        config.metadata.namespace = cache.metadata.namespace
-        await self.client.apply(config, owner=cache)
+        config = ConfigMap(metadata=ObjectMeta(name=f"{cache.metadata.name}-cfg", namespace=cache.metadata.namespace))
+        await create_or_update(self.client, config, lambda config: fill(config, cache))
 
         conditions = list(cache.status.conditions) if cache.status else []
         ready = Condition(type="Ready", status="True", reason="Cached", message=f"{cache.spec.model} is cached")
@@ -50,6 +50,12 @@ class ModelCacheReconciler(Reconciler[ModelCache]):
             cache, phase="Ready", conditions=conditions, observed_generation=cache.metadata.generation
         )
         return None
+
+
+def fill(config: ConfigMap, cache: ModelCache) -> None:
+    """Make a ConfigMap say what its ModelCache says; what others put there stays."""
+    config.data = {**(config.data or {}), "model": cache.spec.model, "replicas": str(cache.spec.replicas)}
+    set_controller_reference(config, cache)
 
 
 def setup(manager: Manager) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import orjson
@@ -87,10 +87,10 @@ class Model(BaseModel, metaclass=_ModelType):
         raw: RawObject = orjson.loads(self.to_json())
         return raw
 
-    def to_json(self) -> bytes:
-        """Return the wire form as JSON text."""
+    def to_json(self, *, exclude: Mapping[str, Any] | None = None) -> bytes:
+        """Return the wire form as JSON text; ``exclude`` names fields to leave out, as in pydantic."""
         _fields.mark_filled(self)
-        return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_unset=True)
+        return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_unset=True, exclude=exclude)
 
     def deep_copy(self) -> Self:
         """Return an independent copy; what was unset stays unset."""

@@ -47,10 +47,10 @@ class KubeObject(Model):
         if cls.__pydantic_complete__:
             cls.model_rebuild(force=True)
 
-    def to_json(self) -> bytes:
+    def to_json(self, *, exclude: Mapping[str, Any] | None = None) -> bytes:
         """Return the wire form as JSON text: apiVersion, kind, and the fields that were set."""
         self.__pydantic_fields_set__.update(("api_version", "kind"))
-        return super().to_json()
+        return super().to_json(exclude=exclude)
 
     @property
     def key(self) -> str:

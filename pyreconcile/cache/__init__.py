@@ -6,6 +6,7 @@ added. `Reflector` and `Store` are the pieces below, for those who need a watch 
 
 from pyreconcile.cache._backoff import Backoff
 from pyreconcile.cache._cache import Cache
+from pyreconcile.cache._consistency import PendingWrite, collect_own_writes
 from pyreconcile.cache._errors import (
     CacheNotStartedError,
     CacheSyncTimeoutError,
@@ -40,6 +41,7 @@ __all__ = [
     "KindOptions",
     "NamespaceNotCachedError",
     "NamespaceOptions",
+    "PendingWrite",
     "Reflector",
     "Registration",
     "Scope",
@@ -48,6 +50,7 @@ __all__ = [
     "Store",
     "Transform",
     "Transport",
+    "collect_own_writes",
     "key_of",
     "parse_version",
     "strip_managed_fields",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 
 import anyio
 
@@ -13,7 +14,7 @@ from pyreconcile.cache._versions import parse_version
 class PendingWrite:
     """A write that the watch has not shown yet."""
 
-    __slots__ = ("_seen", "doubtful", "key", "overdue", "seen", "unknown")
+    __slots__ = ("_seen", "_then", "doubtful", "key", "overdue", "seen", "unknown")
 
     def __init__(self, key: str, *, doubtful: bool = False, unknown: bool = False) -> None:
         self.key = key
@@ -25,6 +26,11 @@ class PendingWrite:
         # Set once a reader waited in vain: until the watch catches up, readers ask the server without a wait.
         self.overdue = False
         self._seen: anyio.Event | None = None
+        self._then: Callable[[], None] | None = None
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Have a plain function called, once, when the watch has shown the write. There is room for one."""
+        self._then = callback
 
     async def wait(self) -> None:
         """Wait until the watch has shown the write. Bounded by the caller."""
@@ -38,6 +44,22 @@ class PendingWrite:
         self.seen = True
         if self._seen is not None:
             self._seen.set()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+
+_collected: ContextVar[list[PendingWrite] | None] = ContextVar("own_writes", default=None)
+
+
+def collect_own_writes() -> list[PendingWrite]:
+    """Have each write of this task, and of tasks it starts from now on, noted in the list that is returned.
+
+    Only writes that the watch is sure to show, and has not shown yet, are noted. The caller empties the list.
+    """
+    writes: list[PendingWrite] = []
+    _collected.set(writes)
+    return writes
 
 
 class Flight(PendingWrite):
@@ -95,6 +117,8 @@ class PendingWrites:
         write = PendingWrite(key, doubtful=doubtful)
         self._latest[key] = write
         heapq.heappush(self._by_version, (number, self._count, write))
+        if not doubtful and (collected := _collected.get()) is not None:
+            collected.append(write)
 
     def deleted(self, key: str, uid: str, stored_uid: str) -> None:
         """Note that an object was removed; ``stored_uid`` is that of the stored object of this key, empty for none.
@@ -104,7 +128,10 @@ class PendingWrites:
         """
         uid = uid or stored_uid
         if uid and (uid == stored_uid or key in self._latest):
-            self._deletes.setdefault(key, {})[uid] = PendingWrite(key)
+            write = PendingWrite(key)
+            self._deletes.setdefault(key, {})[uid] = write
+            if (collected := _collected.get()) is not None:
+                collected.append(write)
 
     def on(self, key: str) -> list[PendingWrite]:
         """Return what a reader of this key has to wait for."""

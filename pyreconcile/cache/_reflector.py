@@ -55,8 +55,8 @@ SHORT_WATCH = 1.0
 SLICE = 1 << 18
 """Bytes of events handled before other tasks get their turn (rule RF-17); each event counts as at least 1 KiB."""
 
-FREEZE_SLICES = 4
-"""Slices between two calls of ``after_slices``."""
+FRESH = 1 << 20
+"""Bytes of new objects between two calls of ``after_slices``; those of changed ones count a quarter."""
 
 log = structlog.get_logger()
 
@@ -175,7 +175,7 @@ class Reflector:
         self._version: str | None = None
         self._expired = False
         self._work = 0
-        self._slices = 0
+        self._fresh = 0
         self._listing = False
         self._lasted = False
         self._opened = False
@@ -402,12 +402,15 @@ class Reflector:
                         sink.progressed(version)
             else:
                 self._log.warning("event_dropped", change=change, reason="unknown type")
-            self._work += 1024 + len(line)
+            size = 1024 + len(line)
+            self._fresh += size if change == "ADDED" else size >> 2
+            if self._fresh > FRESH:
+                self._fresh = 0
+                if after_slices is not None:
+                    after_slices()
+            self._work += size
             if self._work > SLICE:
                 self._work = 0
-                self._slices += 1
-                if after_slices is not None and self._slices % FREEZE_SLICES == 0:
-                    after_slices()
                 await anyio.lowlevel.checkpoint()
 
     def _is_internal(self, error: Exception) -> bool:

@@ -178,7 +178,7 @@ class Core:
                 # A write must not fail for what the cache does not hold.
                 pass
         try:
-            raw: RawObject = orjson.loads(await self._read(path_of(kind, key)))
+            raw: RawObject = orjson.loads(await self._read(path_of(kind, key), accept=kind.media_type))
         except NotFoundError:
             return None
         return raw

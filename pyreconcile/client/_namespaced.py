@@ -60,6 +60,10 @@ class NamespacedClient(Client):
         """As `Client.find`."""
         return await self._inner.find(kind, self._key(kind, key))
 
+    async def find_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """As `Client.find_raw`."""
+        return await self._inner.find_raw(kind, self._key(kind, key))
+
     def list(self, kind: type[T], *, namespace: str = "", **options: Any) -> Listing[T]:
         """As `Client.list`, of this namespace."""
         checked_kind(kind, "list", "client.list(Pod)")

@@ -48,6 +48,14 @@ class ReadVerbs(Core):
         """Return one object, or None when there is none."""
         return await self._current(kind, key)
 
+    async def find_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """Return one object as parsed JSON, or None when there is none.
+
+        From a cache it is the very object that the cache holds: read it, never change it. It saves decoding where
+        objects are only compared.
+        """
+        return await self._current_raw(kind, key)
+
     def list(
         self,
         kind: type[T],

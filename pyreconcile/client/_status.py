@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pyreconcile.api import KubeObject, Model, Unstructured
+from pyreconcile.api import KubeObject, Model, RawObject, Unstructured
 from pyreconcile.client._core import T
 
 
 def with_status(obj: T, changes: Mapping[str, Any]) -> T:
     """Return a copy of ``obj`` with these fields of its status set; the status is made when there is none.
 
-    The copy has a status of its own and shares the rest with ``obj``: it is for sending, not for keeping.
+    The copy shares everything but the fields set with ``obj``: it is for sending, not for keeping.
 
     Raises:
         TypeError: the kind has no status, or its status has no such field.
@@ -30,13 +30,27 @@ def with_status(obj: T, changes: Mapping[str, Any]) -> T:
             raise TypeError(f"status.{name}: {model.__name__} has no such field; it has {known}")
     status: Model | None = getattr(copy, "status", None)
     if status is None:
-        copy.__setattr__("status", model.model_validate(dict(changes)))
-        return copy
-    status = status.deep_copy()
-    for name, value in changes.items():
-        model.__pydantic_validator__.validate_assignment(status, name, value)
-    copy.__setattr__("status", status)
+        status = model.model_validate(dict(changes))
+    else:
+        status = status.model_copy()
+        for name, value in changes.items():
+            model.__pydantic_validator__.validate_assignment(status, name, value)
+    copy.__dict__["status"] = status
+    copy.__pydantic_fields_set__.add("status")
     return copy
+
+
+def status_update(obj: KubeObject, status: Any) -> RawObject:
+    """Return what tells the server to replace the status of the custom resource ``obj``."""
+    metadata = obj.metadata
+    identity = {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid}
+    raw: RawObject = {"apiVersion": obj.api_version, "kind": obj.kind}
+    raw["metadata"] = {name: value for name, value in identity.items() if value}
+    if metadata.resource_version:
+        raw["metadata"]["resourceVersion"] = metadata.resource_version
+    if status is not None:
+        raw["status"] = status
+    return raw
 
 
 def status_of(obj: KubeObject) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 import orjson
 
-from pyreconcile.api import KubeObject, Model, RawObject
+from pyreconcile.api import CustomResource, KubeObject, Model, RawObject
 from pyreconcile.client._apply import apply
 from pyreconcile.client._core import (
     Core,
@@ -25,10 +25,13 @@ from pyreconcile.client._errors import NotFoundError
 from pyreconcile.client._patch import MergePatch, Patch
 from pyreconcile.client._scale import Scale
 from pyreconcile.client._selectors import FieldSelector, LabelSelector, selection
-from pyreconcile.client._status import status_of, with_status
+from pyreconcile.client._status import status_of, status_update, with_status
 from pyreconcile.client._subresource import Subresource
 
 B = TypeVar("B", bound=KubeObject)
+
+_MANAGED = {"metadata": {"managed_fields"}}
+"""What an update leaves out: a kilobyte an object, which the server would take for its own words."""
 
 _REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
 """Groups whose objects are questions: they are answered and not stored, and need no name."""
@@ -78,6 +81,8 @@ class WriteVerbs(Core):
     ) -> T:
         """Replace an object by this one; its resource version, if set, must be the stored one.
 
+        Managed fields are not sent: the server keeps its own. To clear them, patch.
+
         Raises:
             ConflictError: the object has changed since it was read; see `retry_on_conflict`.
             NotFoundError: there is no such object.
@@ -85,9 +90,11 @@ class WriteVerbs(Core):
         """
         check_whole(type(obj), "update")
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
-        path = path_of_object(obj, subresource)
+        return await self._put(obj, obj.to_json(exclude=_MANAGED), path_of_object(obj, subresource), query)
+
+    async def _put(self, obj: T, body: bytes, path: str, query: Mapping[str, str]) -> T:
         about = type(obj).resource, obj.key
-        updated = type(obj).from_json(await self._write("PUT", path, obj.to_json(), query, about=about))
+        updated = type(obj).from_json(await self._write("PUT", path, body, query, about=about))
         self._note(updated, query)
         return updated
 
@@ -96,7 +103,7 @@ class WriteVerbs(Core):
 
         Nothing is sent when that changes nothing: compared with the cached object when it has the version of
         ``obj``, and without a cache with ``obj`` itself (then a status edited in place is sent only by a call
-        without ``changes``); the returned object then shares all but its status with ``obj``.
+        without ``changes``); the returned object then shares what was not changed with ``obj``.
 
         Args:
             obj: the object as it was read.
@@ -108,12 +115,17 @@ class WriteVerbs(Core):
             NotFoundError: there is no such object, or the kind has no status sub-resource.
         """
         changed = with_status(obj, changes)
-        if not await self._status_differs(obj, changed, edited=not changes):
-            return changed
-        return await self.update(changed, subresource="status")
-
-    async def _status_differs(self, obj: KubeObject, changed: KubeObject, *, edited: bool) -> bool:
         wanted = status_of(changed)
+        if not await self._status_differs(obj, wanted, edited=not changes):
+            return changed
+        if not (isinstance(obj, CustomResource) and type(obj).options.status_subresource):
+            return await self.update(changed, subresource="status")
+        # The server takes nothing but the status of a custom resource here, so the rest need not travel
+        # (apiextensions-apiserver, customresource's statusStrategy).
+        body = orjson.dumps(status_update(obj, wanted))
+        return await self._put(obj, body, path_of_object(obj, "status"), self._write_query(dry_run=False))
+
+    async def _status_differs(self, obj: KubeObject, wanted: Any, *, edited: bool) -> bool:
         if self._settings.reader is None:
             return edited or not semantic_equal(status_of(obj), wanted)
         live = await self._current_raw(type(obj), obj.key)

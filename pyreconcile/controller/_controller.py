@@ -14,8 +14,10 @@ import structlog
 from structlog.contextvars import bind_contextvars, get_contextvars
 
 from pyreconcile.api import Resource
+from pyreconcile.cache import collect_own_writes
 from pyreconcile.client import ApiError
 from pyreconcile.controller._feed import Feed, wait_for_any
+from pyreconcile.controller._hold import release
 from pyreconcile.controller._options import ControllerOptions
 from pyreconcile.controller._sources import Source
 from pyreconcile.controller._stall import STALL, watched
@@ -238,6 +240,7 @@ class Controller:
         if resource is not None:
             bind_contextvars(group=resource.group, kind=resource.kind)
         turn = self._time()
+        writes = collect_own_writes()
         while True:
             try:
                 request, priority = await queue.get_with_priority()
@@ -245,8 +248,10 @@ class Controller:
                 return
             try:
                 now = await self._process(queue, request, priority)
-            finally:
+            except BaseException:
                 queue.done(request)
+                raise
+            release(queue, request, writes)
             if now - turn > _LONGEST_TURN:
                 await anyio.lowlevel.checkpoint()
                 turn = self._time()

@@ -46,11 +46,11 @@ async def create_or_update(
         ConflictError: the object has changed since it was read.
         AlreadyExistsError: the cached read did not know of it yet; reconcile again.
     """
-    present = await client.find(type(obj), obj.key)
-    if present is None:
+    before = await client.find_raw(type(obj), obj.key)
+    if before is None:
         await _mutate(obj, mutate)
         return await client.create(obj), OperationResult.CREATED
-    before = present.to_dict()
+    present = type(obj).from_dict(before)
     await _mutate(present, mutate)
     if semantic_equal(before, present.to_dict()):
         return present, OperationResult.UNCHANGED
@@ -78,11 +78,11 @@ async def create_or_patch(
         ValueError: ``mutate`` changed the name or the namespace.
         NotFoundError: it is gone, or its kind has no status sub-resource but the status was changed.
     """
-    present = await client.find(type(obj), obj.key)
-    if present is None:
+    before = await client.find_raw(type(obj), obj.key)
+    if before is None:
         await _mutate(obj, mutate)
         return await client.create(obj), OperationResult.CREATED
-    before = present.to_dict()
+    present = type(obj).from_dict(before)
     await _mutate(present, mutate)
     after = present.to_dict()
     current = present

@@ -12,6 +12,9 @@ from pyreconcile.workqueue._types import Clock, QueueMetrics, RateLimiter, ShutD
 K = TypeVar("K", bound=Hashable)
 
 
+_WORK_OVER = -1.0  # in place of the time of a key that is held, but not worked on; no clock shows it
+
+
 class BaseQueue(ABC, Generic[K]):
     """The half of a queue that does not depend on the order of its keys."""
 
@@ -98,6 +101,14 @@ class BaseQueue(ABC, Generic[K]):
     def done(self, key: K) -> None:
         """Say that the worker has finished with ``key``."""
 
+    def work_ended(self, key: K) -> None:
+        """Say that the work on ``key`` is over, though it is not to be handed out again before `done`."""
+        started = self._held.get(key, _WORK_OVER)
+        if started != _WORK_OVER:
+            self._held[key] = _WORK_OVER
+            if self._metrics is not None:
+                self._metrics.done(self._time() - started)
+
     # -- backoff ---------------------------------------------------------------------------------------------------
 
     def forget(self, key: K) -> None:
@@ -122,5 +133,6 @@ class BaseQueue(ABC, Generic[K]):
         if not self._held:
             return 0.0, 0.0
         now = self._time()
-        held = [now - started for started in list(self._held.values())]  # scraped from any thread
-        return sum(held), max(held)
+        # Scraped from any thread, so the values are copied first.
+        held = [now - started for started in list(self._held.values()) if started != _WORK_OVER]
+        return sum(held), max(held, default=0.0)

@@ -125,11 +125,10 @@ class Queue(BaseQueue[K]):
 
     def done(self, key: K) -> None:
         """Say that the worker has finished with ``key``; belongs in a ``finally``. Unknown keys are ignored."""
-        started = self._held.pop(key, None)
-        if started is None:
+        if key not in self._held:
             return
-        if self._metrics is not None:
-            self._metrics.done(self._time() - started)
+        self.work_ended(key)
+        del self._held[key]
         if key in self._dirty:
             self._list(key)
         if not self._held:

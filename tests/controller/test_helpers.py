@@ -135,8 +135,8 @@ class Interfering:
         self.patched: list[str] = []
         self.versions: list[str] = []
 
-    async def find(self, kind, key):
-        return await self._client.find(kind, key)
+    async def find_raw(self, kind, key):
+        return await self._client.find_raw(kind, key)
 
     async def patch(self, target, patch, *, subresource=""):
         other = {"labels": {"other": "writer"}, "annotations": {"n": subresource}}
