@@ -16,7 +16,7 @@ from pyreconcile.api._object import (
     unstructured,
 )
 from pyreconcile.api._partial import PartialObjectMetadata, metadata_only
-from pyreconcile.api._registry import find_model, register, register_lazy
+from pyreconcile.api._registry import find_model, kinds_of, register, register_lazy
 from pyreconcile.api._resource import GroupVersionKind, Resource, object_key, split_api_version, split_key
 from pyreconcile.api._types import Base64, Entries, Int32, Int64, IntOrString, Items, MicroTime, Quantity, Time
 
@@ -48,6 +48,7 @@ __all__ = [
     "Unstructured",
     "copy_json",
     "find_model",
+    "kinds_of",
     "metadata_only",
     "object_key",
     "register",

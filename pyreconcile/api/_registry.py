@@ -38,3 +38,8 @@ def find_model(api_version: str, kind: str) -> type[KubeObject] | None:
         importlib.import_module(module)
         model = _models.get((api_version, kind))
     return model
+
+
+def kinds_of(api_version: str) -> list[str]:
+    """Return the kinds in one version of a group that have a model; nothing is imported."""
+    return list({kind: None for known, kind in (*_lazy, *_models) if known == api_version})

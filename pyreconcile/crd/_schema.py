@@ -111,9 +111,14 @@ def _prose(text: str) -> str:
 
 
 class SchemaBuilder:
-    """Walks one version's model; keeps the path for messages and the classes above for recursion."""
+    """Walks one version's model; keeps the path for messages and the classes above for recursion.
 
-    def __init__(self) -> None:
+    Args:
+        checked: refuse what a CRD cannot say; a built-in kind's own schema may.
+    """
+
+    def __init__(self, *, checked: bool = True) -> None:
+        self._checked = checked
         self._above: list[type[BaseModel]] = []
 
     def root(self, model: type[KubeObject]) -> RawObject:
@@ -155,7 +160,8 @@ class SchemaBuilder:
                 properties[wire].pop("default", None)
             if info.is_required():
                 required.append(wire)
-            _check_list(properties[wire], where)
+            if self._checked:
+                _check_list(properties[wire], where)
         self._above.pop()
         if required:
             schema["required"] = required

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pyreconcile.testing._control_plane import ControlPlane
     from pyreconcile.testing._errors import BuildError, ControlPlaneError, DownloadError, ProgramNotFoundError
     from pyreconcile.testing._eventually import eventually
+    from pyreconcile.testing._fake import FakeClient, FakeServer, UntypedKind, fake_client
     from pyreconcile.testing._proxy import FaultProxy
     from pyreconcile.testing._proxy_faults import Fault
     from pyreconcile.testing._proxy_requests import Match, Matcher, ProxiedRequest
@@ -23,6 +24,8 @@ __all__ = [
     "ControlPlane",
     "ControlPlaneError",
     "DownloadError",
+    "FakeClient",
+    "FakeServer",
     "Fault",
     "FaultProxy",
     "Match",
@@ -30,7 +33,9 @@ __all__ = [
     "PlaneStatus",
     "ProgramNotFoundError",
     "ProxiedRequest",
+    "UntypedKind",
     "eventually",
+    "fake_client",
     "plane_status",
     "running",
     "stop_plane",
@@ -43,6 +48,7 @@ if not TYPE_CHECKING:
             "_control_plane": ["ControlPlane"],
             "_errors": ["BuildError", "ControlPlaneError", "DownloadError", "ProgramNotFoundError"],
             "_eventually": ["eventually"],
+            "_fake": ["FakeClient", "FakeServer", "UntypedKind", "fake_client"],
             "_proxy": ["FaultProxy"],
             "_proxy_faults": ["Fault"],
             "_proxy_requests": ["Match", "Matcher", "ProxiedRequest"],

@@ -7,11 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from pyreconcile.testing import ControlPlane
+from pyreconcile.client import Client
+from pyreconcile.testing import ControlPlane, fake_client
 from pyreconcile.testing import eventually as wait_until
 
 
@@ -52,3 +54,20 @@ def gone() -> Callable[[int], bool]:
             time.sleep(0.02)
 
     return wait
+
+
+class Api(NamedTuple):
+    """An API server: a client of it, a namespace for the test, and whether it is the fake."""
+
+    client: Client
+    namespace: str
+    is_fake: bool
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.plane)])
+def api(request: pytest.FixtureRequest) -> Api:
+    """The fake, and a real API server: a test that takes this runs on both."""
+    if request.param == "fake":
+        return Api(fake_client(field_manager="suite"), "default", is_fake=True)
+    client = request.getfixturevalue("client").with_options(field_manager="suite")
+    return Api(client, request.getfixturevalue("namespace"), is_fake=False)
