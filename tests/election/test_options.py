@@ -20,7 +20,7 @@ def test_le_2_defaults():
     assert (built.lease_duration, built.renew_deadline, built.retry_period) == (15, 10, 2)
     assert built.release_on_cancel
     assert built.request_timeout == 5
-    assert built.release_timeout == 5
+    assert built.release_timeout == 3
 
 
 def test_le_2_the_lock_clients_timeout_is_half_the_renew_deadline_at_least_one_second():
