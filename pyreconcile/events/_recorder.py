@@ -1,204 +1,55 @@
-"""Recorders for controllers, and the broadcaster that writes what they record (rules EV-2, EV-3)."""
+"""Recorders: what a component says about objects, in the form of either API (rules EV-1 to EV-3)."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-import socket
-import threading
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-import anyio
-import structlog
-from anyio.abc import TaskStatus
+from pyreconcile.api import KubeObject, RawObject
 
-from pyreconcile.api import KubeObject, RawObject, unstructured
-from pyreconcile.client import AlreadyExistsError, ApiError, Client, MergePatch, NotFoundError
-from pyreconcile.events._series import SeriesTracker, Write
+EventsApi: TypeAlias = Literal["events.k8s.io/v1", "v1"]
+"""The API that events are written in: the newer one, which makes series, or the older one of core, which counts."""
 
-log = structlog.get_logger()
-
-_EVENT = unstructured("events.k8s.io/v1", "Event")
 _COMPONENT: Final = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 
 # The API server's limits (kubernetes pkg/apis/core/validation/events.go).
 _NOTE_BYTES: Final = 1024
 _NAME_CHARS: Final = 128
 
-_QUEUE: Final = 1000  # rule EV-1
-_TRIES: Final = 3
-_TRY_PAUSE: Final = 1.0
-_FLUSH: Final = 2.0
 
+class Sink(Protocol):
+    """Where recorders put their events; `EventBroadcaster` is one."""
 
-class EventBroadcaster:
-    """Writes recorded events in the background, as events of ``events.k8s.io/v1``.
+    host: str
+    """This machine's name."""
+    wall: Callable[[], datetime]
+    """The time of day."""
 
-    Args:
-        client: writes them; not one whose writes are fenced by an election.
-        clock: monotonic seconds.
-        wall: the time of day.
-        sleep: waits between tries.
-        host: this machine's name, for ``reportingInstance``.
-        flush_timeout: seconds that waiting events have at the end.
-    """
-
-    name = "event recorder"
-    needs_leader_election = False
-
-    def __init__(
-        self,
-        client: Client,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-        host: str = "",
-        flush_timeout: float = _FLUSH,
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._wall = wall
-        self._sleep = sleep
-        self._host = host or socket.gethostname()
-        self._flush_timeout = flush_timeout
-        self._queue: deque[tuple[Hashable, RawObject]] = deque()
-        self._series = SeriesTracker()
-        self._wake = anyio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        self._closed = False
-        self._dropping = False
-        self._sequence = 0
-
-    def recorder(self, component: str) -> EventRecorder:
-        """Return the recorder of a component, whose name becomes the events' ``reportingController``.
-
-        Raises:
-            ValueError: the name is not of the form ``name`` or ``domain/name``.
-        """
-        return EventRecorder(self, component)
-
-    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write events until ``stop`` is set, then what is waiting, within the flush timeout.
-
-        Cancelling drops what is waiting. Afterwards recording does nothing.
-        """
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        task_status.started()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write_all)
-                await stop.wait()
-                self._closed = True
-                self._wake.set()
-                tasks.cancel_scope.deadline = anyio.current_time() + self._flush_timeout
-        finally:
-            self._closed = True
-            if self._queue:
-                log.warning("events_dropped_at_stop", events=len(self._queue))
-            self._queue.clear()
+    def next_number(self) -> int:
+        """Return a number that is another one each time."""
+        ...
 
     def record(self, key: Hashable, event: RawObject) -> None:
-        """Take in an event without waiting; drop it when 1000 are waiting, or after the end. Safe from any thread."""
-        if self._closed:
-            return
-        if len(self._queue) >= _QUEUE:
-            if not self._dropping:
-                self._dropping = True
-                log.warning("events_dropped", waiting=_QUEUE)
-            return
-        self._queue.append((key, event))
-        if threading.get_ident() == self._thread:
-            self._wake.set()
-        elif (loop := self._loop) is not None:
-            loop.call_soon_threadsafe(lambda: self._wake.set())
-
-    def describe(self, component: str, regarding: KubeObject) -> RawObject:
-        """Return the parts of an event that the broadcaster knows."""
-        now = self._wall().astimezone(UTC)
-        self._sequence += 1
-        metadata = regarding.metadata
-        # Time and a running number: two events of one object in one microsecond still differ.
-        suffix = f".{int(now.timestamp() * 1_000_000):x}{self._sequence & 0xFFF:03x}"
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {
-                "name": metadata.name[: 253 - len(suffix)] + suffix,
-                "namespace": metadata.namespace or "default",
-            },
-            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": component,
-            "reportingInstance": f"{component}-{self._host}"[:_NAME_CHARS],
-            "regarding": _reference(regarding),
-        }
-
-    async def _write_all(self) -> None:
-        while not self._closed:
-            self._wake = anyio.Event()
-            if not self._queue:
-                due = self._series.next_due()
-                with anyio.move_on_after(float("inf") if due is None else max(0.0, due - self._clock())):
-                    await self._wake.wait()
-            await self._drain()
-            for write in self._series.due(self._clock()):
-                await self._write(write)
-        await self._drain()
-        for write in self._series.close_all():
-            await self._write(write)
-
-    async def _drain(self) -> None:
-        while self._queue:
-            key, event = self._queue.popleft()
-            for write in self._series.record(key, event, self._clock()):
-                await self._write(write)
-        self._dropping = False
-
-    async def _write(self, write: Write) -> None:
-        for attempt in range(1, _TRIES + 1):
-            try:
-                await self._send(write)
-                return
-            except Exception as error:
-                lasting = isinstance(error, ApiError) and 400 <= error.code < 500 and error.code != 429
-                if lasting or attempt == _TRIES:
-                    log.warning("event_not_written", lost=write.event, error=repr(error))
-                    return
-            await self._sleep(_TRY_PAUSE * attempt)
-
-    async def _send(self, write: Write) -> None:
-        event = write.event
-        if write.series is None:
-            try:
-                await self._client.create(_EVENT.from_dict(event))
-            except AlreadyExistsError:
-                log.debug("event_exists", name=event["metadata"]["name"])
-            return
-        key = f"{event['metadata']['namespace']}/{event['metadata']['name']}"
-        try:
-            await self._client.patch(_EVENT, key, MergePatch({"series": write.series}))
-        except NotFoundError:
-            # Events expire after an hour; a series may live longer.
-            await self._client.create(_EVENT.from_dict({**event, "series": write.series}))
+        """Take in an event without waiting. ``key`` names the series it belongs to."""
+        ...
 
 
 class EventRecorder:
     """Records events about objects on behalf of one component."""
 
-    def __init__(self, broadcaster: EventBroadcaster, component: str) -> None:
+    def __init__(self, sink: Sink, component: str, *, api: EventsApi = "events.k8s.io/v1") -> None:
         if not _COMPONENT.match(component):
             raise ValueError(
                 f"component: {component!r} must be a name of letters, digits, '-', '_' and '.', as in 'web', "
                 "or have a domain in front, as in 'example.com/web'"
             )
-        self._broadcaster = broadcaster
+        if api not in ("events.k8s.io/v1", "v1"):
+            raise ValueError(f"api: must be 'events.k8s.io/v1' or 'v1', not {api!r}")
+        self._sink = sink
         self._component = component
+        self._form = self._new_form if api == "events.k8s.io/v1" else self._core_form
 
     def event(
         self,
@@ -212,8 +63,10 @@ class EventRecorder:
     ) -> None:
         """Record that something happened to ``obj``. Never waits, and never fails for reasons of the server.
 
-        Repeats about the same version of the object become one event with a count, whatever their notes. An event
-        about a cluster-scoped object is kept in namespace ``default``.
+        With ``events.k8s.io/v1``, repeats about the same version of the object become one event with a count, whatever
+        their notes. With ``v1``, repeats with the same note are counted, the tenth note of alike events and later ones
+        share one event, and after 25 events about an object one more each 5 minutes is written. An event about a
+        cluster-scoped object is kept in namespace ``default``.
 
         Args:
             obj: what the event is about.
@@ -231,12 +84,48 @@ class EventRecorder:
         for field, value in (("reason", reason), ("action", action)):
             if not value or len(value) > _NAME_CHARS:
                 raise ValueError(f"{field}: must have 1 to {_NAME_CHARS} characters, not {len(value)}")
-        event = self._broadcaster.describe(self._component, obj)
-        event.update(type=type, reason=reason, action=action, note=_cut(note))
+        event = self._form(obj, _cut(note))
+        event.update(type=type, reason=reason, action=action)
         if related is not None:
             event["related"] = _reference(related)
         key = (type, reason, action, self._component, _identity(obj), related and _identity(related))
-        self._broadcaster.record(key, event)
+        self._sink.record(key, event)
+
+    def _new_form(self, obj: KubeObject, note: str) -> RawObject:
+        now = self._sink.wall().astimezone(UTC)
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": self._metadata(obj, now),
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": self._component,
+            "reportingInstance": f"{self._component}-{self._sink.host}"[:_NAME_CHARS],
+            "regarding": _reference(obj),
+            "note": note,
+        }
+
+    def _core_form(self, obj: KubeObject, note: str) -> RawObject:
+        now = self._sink.wall().astimezone(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": self._metadata(obj, now),
+            "source": {"component": self._component, "host": self._sink.host},
+            "reportingComponent": self._component,
+            "reportingInstance": self._sink.host[:_NAME_CHARS],
+            "involvedObject": _reference(obj),
+            "message": note,
+            "count": 1,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+        }
+
+    def _metadata(self, obj: KubeObject, now: datetime) -> RawObject:
+        # Time and a running number: two events of one object in one microsecond still differ.
+        suffix = f".{int(now.timestamp() * 1_000_000):x}{self._sink.next_number() & 0xFFF:03x}"
+        metadata = obj.metadata
+        return {"name": metadata.name[: 253 - len(suffix)] + suffix, "namespace": metadata.namespace or "default"}
 
 
 def _reference(obj: KubeObject) -> RawObject:

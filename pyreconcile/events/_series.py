@@ -8,19 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyreconcile.api import RawObject
+from pyreconcile.events._write import Write
 
 # client-go tools/events/event_broadcaster.go: refreshInterval, finishTime; and its cache bound (EV-1).
 REFRESH: Final = 30 * 60.0
 SILENCE: Final = 6 * 60.0
 MAX_OPEN: Final = 4096
-
-
-@dataclass(slots=True)
-class Write:
-    """One write: the whole event, and the series to patch into the one that exists, if it does."""
-
-    event: RawObject
-    series: RawObject | None = None
 
 
 @dataclass(slots=True)
@@ -91,4 +84,4 @@ class SeriesTracker:
     def _write(self, known: _Open, now: float) -> Write:
         known.written_count = known.count
         known.written_at = now
-        return Write(known.event, {"count": known.count, "lastObservedTime": known.last_time})
+        return Write(known.event, {"series": {"count": known.count, "lastObservedTime": known.last_time}})

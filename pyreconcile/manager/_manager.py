@@ -20,7 +20,7 @@ from pyreconcile.certs import CertificateWatcher, choose_source
 from pyreconcile.client import Client, connect
 from pyreconcile.controller import PROCESS_NAMES, ControllerNames
 from pyreconcile.election import Elector
-from pyreconcile.events import EventBroadcaster, EventRecorder
+from pyreconcile.events import EventBroadcaster, EventRecorder, EventsApi
 from pyreconcile.manager._access import AccessReview, guarded
 from pyreconcile.manager._debug import DebugServer
 from pyreconcile.manager._groups import Runnable
@@ -194,10 +194,13 @@ class Manager:
         """The port of the debug pages; 0 while they are not served."""
         return self._debug_server.port
 
-    def recorder(self, component: str) -> EventRecorder:
-        """Return a recorder of events whose ``reportingController`` is ``component``."""
+    def recorder(self, component: str, *, api: EventsApi | None = None) -> EventRecorder:
+        """Return a recorder of events whose ``reportingController`` is ``component``.
+
+        ``api`` is the form in which they are written; by default that of the options.
+        """
         self._check_open()
-        return self._broadcaster.recorder(component)
+        return self._broadcaster.recorder(component, api=api or self.options.events_api)
 
     def still_leader(self) -> bool:
         """Tell whether this process may act now: it leads, or there is no election."""

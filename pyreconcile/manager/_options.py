@@ -10,6 +10,7 @@ from pyreconcile.cache import CacheOptions
 from pyreconcile.certs import TLSOptions
 from pyreconcile.client import ConnectOptions
 from pyreconcile.election import ElectionOptions
+from pyreconcile.events import EventsApi
 from pyreconcile.manager._http import parse_address
 from pyreconcile.webhook import WebhookOptions
 
@@ -36,6 +37,8 @@ class ManagerOptions:
         health_probe_bind_address: where ``/healthz`` and ``/readyz`` are served (default ``:8081``).
         debug_bind_address: where tasks, memory, queues and informers of this process are shown (off by default; rule
             MG-11). Whoever reaches it sees them, so name a host that is local: ``127.0.0.1:6060``.
+        events_api: how events are written: ``events.k8s.io/v1`` (the default), or ``v1`` for the older ones of core,
+            which some tools still look for alone (rules EV-1, EV-2).
         webhook: serves admission webhooks when given.
         graceful_shutdown_timeout: seconds that everything has to end in good order; 0 does not wait, a negative
             number waits for ever (default 30; rule MG-5).
@@ -57,6 +60,7 @@ class ManagerOptions:
     metrics_authorization: bool = False
     health_probe_bind_address: str = ":8081"
     debug_bind_address: str = "0"
+    events_api: EventsApi = "events.k8s.io/v1"
     webhook: WebhookOptions | None = None
     graceful_shutdown_timeout: float = 30.0
     max_concurrent_reconciles: int = 1
@@ -68,6 +72,8 @@ class ManagerOptions:
         parse_address("metrics_bind_address", self.metrics_bind_address)
         parse_address("health_probe_bind_address", self.health_probe_bind_address)
         parse_address("debug_bind_address", self.debug_bind_address)
+        if self.events_api not in ("events.k8s.io/v1", "v1"):
+            raise ValueError(f"events_api: must be 'events.k8s.io/v1' or 'v1', not {self.events_api!r}")
         if self.metrics_authorization and self.metrics_tls is None:
             raise ValueError(
                 "metrics_authorization: needs metrics_tls, because callers send their tokens; "

@@ -150,10 +150,15 @@ async def test_ev_3_long_values_are_cut_to_what_the_api_takes():
     events = broadcaster(client)
     async with running(events):
         events.recorder("c" * 63).event(MAP, "Normal", "R", "ü" * 2000, action="A")
-    events = EventBroadcaster(client, host="h" * 200)  # type: ignore[arg-type]
     assert len(client.created[0]["note"].encode()) <= 1024
     assert client.created[0]["note"].endswith("ü…")
-    assert len(events.describe("c", MAP)["reportingInstance"]) == 128
+    client = FakeClient()
+    events = EventBroadcaster(client, host="h" * 200)  # type: ignore[arg-type]
+    async with running(events):
+        for api in ("events.k8s.io/v1", "v1"):
+            events.recorder("c", api=api).event(MAP, "Normal", "R", "n", action="A")
+    assert client.created[0]["reportingInstance"] == "c-" + "h" * 126
+    assert client.created[1]["reportingInstance"] == "h" * 128
 
 
 @pytest.mark.parametrize(
@@ -177,6 +182,7 @@ def test_a_component_must_be_a_qualified_name(component: str):
         EventBroadcaster(FakeClient(), host="h").recorder(component)  # type: ignore[arg-type]
 
 
+@pytest.mark.rules("EV-1", "EV-3", "U-70")
 async def test_ev_3_recording_never_waits_and_drops_beyond_a_bound():
     client = FakeClient()
     client.hang = True
@@ -188,19 +194,42 @@ async def test_ev_3_recording_never_waits_and_drops_beyond_a_bound():
         assert len(events._queue) == 1000
 
 
-async def test_ev_3_failures_are_logged_and_lost_connections_tried_again():
+@pytest.mark.rules("EV-1", "EV-3")
+@pytest.mark.parametrize("api", ["events.k8s.io/v1", "v1"])
+async def test_ev_3_what_fails_is_tried_twelve_times_ten_seconds_apart_and_then_logged(
+    api: Any, capsys: pytest.CaptureFixture[str]
+):
+    client = FakeClient()
+    events = broadcaster(client, random=lambda: 0.3)
+    recorder = events.recorder("c", api=api)
+    async with running(events):
+        client.errors = [ServiceUnavailableError("try later"), OSError("cut")]
+        recorder.event(MAP, "Normal", "R", "a", action="A")
+        await anyio.sleep(3.1)
+        assert (client.tries, client.created) == (2, [])  # the first wait is a random part of 10 s
+        await anyio.sleep(10)
+        assert [created["action"] for created in client.created] == ["A"]
+        client.tries = 0
+        client.errors = [OSError("cut") for _ in range(20)]
+        recorder.event(MAP, "Normal", "R", "b", action="B")
+        await anyio.sleep(3 + 10 * 10 + 1)
+        assert client.tries == 12
+        assert "event_not_written" in capsys.readouterr().out
+        client.errors = []
+        recorder.event(MAP, "Normal", "R", "c", action="C")
+        await anyio.sleep(1)
+        assert [created["action"] for created in client.created] == ["A", "C"]
+
+
+async def test_ev_3_what_the_server_refuses_is_not_tried_again():
     client = FakeClient()
     events = broadcaster(client)
-    client.errors = [ServiceUnavailableError("try later"), OSError("cut")]
     async with running(events):
-        events.recorder("c").event(MAP, "Normal", "R", "n", action="A")
-        await anyio.sleep(10)
-        assert len(client.created) == 1
         client.errors = [ForbiddenError("no")]
         events.recorder("c").event(MAP, "Normal", "R", "n", action="B")
         events.recorder("c").event(MAP, "Normal", "R", "n", action="C")
-        await anyio.sleep(10)
-    assert [created["action"] for created in client.created] == ["A", "C"]
+        await anyio.sleep(1)
+    assert (client.tries, [created["action"] for created in client.created]) == (2, ["C"])
 
 
 async def test_ev_2_a_series_whose_event_expired_is_created_again():
@@ -213,6 +242,57 @@ async def test_ev_2_a_series_whose_event_expired_is_created_again():
         events.recorder("c").event(MAP, "Normal", "R", "n", action="A")
         await anyio.sleep(1)
     assert client.created[1]["series"] == {"count": 2, "lastObservedTime": "2026-01-02T03:04:05.000006Z"}
+
+
+CORE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Event",
+    "metadata": {"namespace": "ns"},
+    "source": {"component": "web-controller", "host": "host"},
+    "reportingComponent": "web-controller",
+    "reportingInstance": "host",
+    "involvedObject": {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "web",
+        "namespace": "ns",
+        "uid": "u1",
+        "resourceVersion": "5",
+    },
+    "message": "made it",
+    "count": 1,
+    "firstTimestamp": "2026-01-02T03:04:05Z",
+    "lastTimestamp": "2026-01-02T03:04:05Z",
+    "type": "Normal",
+    "reason": "Created",
+    "action": "Create",
+}
+
+
+@pytest.mark.rules("EV-1")
+async def test_ev_1_events_of_core_are_counted_and_written_anew_once_they_expired():
+    client = FakeClient()
+    events = broadcaster(client)
+    recorder = events.recorder("web-controller", api="v1")
+    async with running(events):
+        for _ in range(3):
+            recorder.event(MAP, "Normal", "Created", "made it", action="Create")
+            await anyio.sleep(1)
+        client.errors = [NotFoundError("expired")]
+        recorder.event(MAP, "Normal", "Created", "made it", action="Create")
+        await anyio.sleep(1)
+    first, fourth = client.created
+    name = first["metadata"].pop("name")
+    assert first == CORE
+    patch = {"lastTimestamp": "2026-01-02T03:04:05Z", "message": "made it"}
+    assert client.patched == [(f"ns/{name}", {"count": 2, **patch}), (f"ns/{name}", {"count": 3, **patch})]
+    assert fourth == {**CORE, "count": 4, "metadata": {"namespace": "ns", "name": name}}
+
+
+async def test_an_unknown_api_is_refused():
+    events = broadcaster(FakeClient())
+    with pytest.raises(ValueError, match=r"^api: "):
+        events.recorder("c", api="v2")  # type: ignore[arg-type]
 
 
 async def test_ev_3_at_the_end_what_waits_is_written_and_later_calls_do_nothing():
