@@ -51,16 +51,20 @@ def rounds(sizes: Sequence[int], repeats: int, names: Sequence[str]) -> Iterator
 async def _compare(
     console: Console, peers: Mapping[str, Peer], sizes: Sequence[int], repeats: int, options: Options
 ) -> list[Run]:
+    """Measure in turn; a run that fails is told and left out."""
     runs: list[Run] = []
     order = list(rounds(sizes, repeats, list(peers)))
     for number, (size, name) in enumerate(order, 1):
-        with console.status(f"run {number} of {len(order)}: {size:,} objects, {peers[name].title}"):
-            runs.append(await measure(peers[name], size, options))
-        figures = runs[-1].figures
-        console.print(
-            f"{number}/{len(order)} {size:,} objects, {peers[name].title}: all Ready in {figures['all_ready']:.2f} s, "
-            f"{figures['cpu']:.2f} ms CPU an object"
-        )
+        title = f"{number}/{len(order)} {size:,} objects, {peers[name].title}"
+        try:
+            with console.status(title):
+                run = await measure(peers[name], size, options)
+        except Exception:  # hours of other runs are worth more than to end here
+            console.print_exception()
+            continue
+        runs.append(run)
+        all_ready, cpu = run.figures["all_ready"], run.figures["cpu"]
+        console.print(f"{title}: all Ready in {all_ready:.2f} s, {cpu:.2f} ms CPU an object", soft_wrap=True)
     return runs
 
 
@@ -114,19 +118,26 @@ def main(
 ) -> None:
     """Measure pyreconcile and its peers on control planes of their own, and write docs/benchmarks.md."""
     console = Console()
+    failed = 0
     if with_micro:
         rows = anyio.run(micro)
         _write(docs, "micro", _report.plain_table(["", ""], rows), console)
     if compare:
+        _plots.check_installed()
         chosen = {name: peer for name, peer in _peers.peers().items() if name in names}
         _peers.prepare(chosen.values())
         options = Options(submitters=submitters, latency_objects=latency_objects)
         runs = anyio.run(_compare, console, chosen, sizes, repeats, options)
+        if not runs:
+            raise click.ClickException("every run failed")
         _plots.draw(runs, chosen, docs / PLOT)
         image = f"![time and CPU against the number of objects, and latencies]({PLOT})"
         _write(docs, "comparison", f"{image}\n\n{_report.tables(runs, chosen)}", console)
+        failed = len(sizes) * repeats * len(chosen) - len(runs)
     if scale:
         _write(docs, "scale", scale_table(anyio.run(_scale, console, scale)), console)
+    if failed:
+        raise click.ClickException(f"{failed} runs failed; the tables are of the others")
 
 
 if __name__ == "__main__":

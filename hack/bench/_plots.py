@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import click
 
 from hack.bench._driver import Run
 from hack.bench._peers import Peer
@@ -13,12 +16,14 @@ from hack.bench._peers import Peer
 _COLORS = {"pyreconcile": "#1b6ca8", "kopf": "#c8553d", "go": "#5b8c5a"}
 
 
-def draw(runs: Sequence[Run], peers: Mapping[str, Peer], path: Path) -> None:
-    """Draw time and CPU against the number of objects, and the distribution of latencies.
+def check_installed() -> None:
+    """Raise a ClickException, before hours of measuring, unless the plots can be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise click.ClickException("the plots need matplotlib: pip install 'pyreconcile[bench]', or run make bench")
 
-    Raises:
-        ImportError: matplotlib is not installed; the extra ``bench`` has it.
-    """
+
+def draw(runs: Sequence[Run], peers: Mapping[str, Peer], path: Path) -> None:
+    """Draw time and CPU against the number of objects, and the distribution of latencies."""
     import matplotlib
     from matplotlib.figure import Figure
 
