@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyreconcile.crd import cel, crd_for, crd_yaml, install_crds
     from pyreconcile.election import ElectionOptions
     from pyreconcile.events import EventRecorder
-    from pyreconcile.manager import Manager, ManagerOptions
+    from pyreconcile.manager import Manager, ManagerOptions, run
     from pyreconcile.webhook import WebhookOptions
 
 __all__ = [
@@ -79,6 +79,7 @@ __all__ = [
     "ensure_finalizer",
     "install_crds",
     "release_finalizer",
+    "run",
     "set_condition",
     "unstructured",
 ]
@@ -112,7 +113,7 @@ _HOMES = {
     "crd": ("cel", "crd_for", "crd_yaml", "install_crds"),
     "election": ("ElectionOptions",),
     "events": ("EventRecorder",),
-    "manager": ("Manager", "ManagerOptions"),
+    "manager": ("Manager", "ManagerOptions", "run"),
     "webhook": ("WebhookOptions",),
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 import click
 import structlog
 
@@ -15,7 +15,7 @@ from pyreconcile.cli import _logging
 
 if TYPE_CHECKING:
     from pyreconcile.client import Client
-    from pyreconcile.manager import Manager, ManagerOptions
+    from pyreconcile.manager import LoopName, Manager, ManagerOptions
     from pyreconcile_controllers import Bundle
 
 DEFAULT_NAMESPACE: Final = "pyreconcile-system"
@@ -38,6 +38,13 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
     return names
 
 
+def _loop(_: click.Context, __: click.Parameter, value: str) -> str:
+    if value == "uvloop" and importlib.util.find_spec("uvloop") is None:
+        raise click.BadParameter("uvloop is not installed; 'pip install pyreconcile[uvloop]' does it")
+    return value
+
+
+_LOOPS = ("auto", "asyncio", "uvloop")
 _LEVELS = ("debug", "info", "warning", "error")
 _ADDRESS: dict[str, Any] = {"show_default": True, "metavar": "HOST:PORT", "help": "0 turns this server off."}
 _SECONDS: dict[str, Any] = {"type": float, "show_default": True, "metavar": "SECONDS"}
@@ -55,14 +62,25 @@ _SECONDS: dict[str, Any] = {"type": float, "show_default": True, "metavar": "SEC
 @click.option("--leader-elect-renew-deadline", default=10.0, **_SECONDS)
 @click.option("--leader-elect-retry-period", default=2.0, **_SECONDS)
 @click.option("--metrics-bind-address", default=":8080", **_ADDRESS)
+@click.option(
+    "--metrics-secure", is_flag=True, help="Serve metrics over TLS, with a made certificate if none is given."
+)
+@click.option("--metrics-cert-dir", metavar="DIR", help="Folder with tls.crt and tls.key for the metrics.")
+@click.option("--metrics-authorization", is_flag=True, help="Ask the API server who may read the metrics.")
 @click.option("--health-probe-bind-address", default=":8081", **_ADDRESS)
+@click.option("--debug-bind-address", default="0", **_ADDRESS)
 @click.option("--webhook-bind-address", default=":9443", **_ADDRESS)
+@click.option("--webhook-cert-dir", metavar="DIR", help="Folder with tls.crt and tls.key for the webhooks.")
 @click.option("--max-concurrent-reconciles", type=click.IntRange(1), default=4, show_default=True, metavar="N")
+@click.option(
+    "--loop", type=click.Choice(_LOOPS), default="auto", callback=_loop, show_default=True, help="Event loop."
+)
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True)
 def run(
     *,
     names: list[str],
+    loop: LoopName,
     log_level: str,
     log_format: _logging.Format,
     **settings: Any,
@@ -76,6 +94,7 @@ def run(
     from pyreconcile.client import ApiError, ConfigError
     from pyreconcile.crd import CRDNotServedError
     from pyreconcile.election import LeadershipLostError
+    from pyreconcile.manager import run as run_on
     from pyreconcile_controllers import load
 
     try:
@@ -83,7 +102,7 @@ def run(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
-        anyio.run(_main, load(names), options, settings["install"])
+        run_on(_main, load(names), options, settings["install"], loop=loop)
     except LeadershipLostError as error:
         raise click.ClickException(f"leadership was lost: {error}") from None
     except (ApiError, ConfigError, CRDNotServedError, OSError) as error:
@@ -102,12 +121,18 @@ def _options(
     leader_elect_renew_deadline: float,
     leader_elect_retry_period: float,
     metrics_bind_address: str,
+    metrics_secure: bool,
+    metrics_cert_dir: str | None,
+    metrics_authorization: bool,
     health_probe_bind_address: str,
+    debug_bind_address: str,
     webhook_bind_address: str,
+    webhook_cert_dir: str | None,
     max_concurrent_reconciles: int,
     install: bool,
 ) -> ManagerOptions:
     from pyreconcile.cache import CacheOptions
+    from pyreconcile.certs import TLSOptions
     from pyreconcile.client import ConnectOptions
     from pyreconcile.election import ElectionOptions, own_namespace
     from pyreconcile.manager import ManagerOptions
@@ -127,8 +152,13 @@ def _options(
         cache=CacheOptions(namespaces=namespaces),
         leader_election=election,
         metrics_bind_address=metrics_bind_address,
+        metrics_tls=TLSOptions(cert_dir=metrics_cert_dir) if metrics_secure or metrics_cert_dir else None,
+        metrics_authorization=metrics_authorization,
         health_probe_bind_address=health_probe_bind_address,
-        webhook=None if webhook_bind_address in ("", "0") else WebhookOptions(bind_address=webhook_bind_address),
+        debug_bind_address=debug_bind_address,
+        webhook=None
+        if webhook_bind_address in ("", "0")
+        else WebhookOptions(bind_address=webhook_bind_address, cert_dir=webhook_cert_dir),
         max_concurrent_reconciles=max_concurrent_reconciles,
         handle_signals=True,
     )
@@ -137,6 +167,7 @@ def _options(
 async def _main(bundles: dict[str, Bundle], options: ManagerOptions, install: bool) -> None:
     from pyreconcile.crd import install_crds
     from pyreconcile.manager import Manager
+    from pyreconcile.webhook import BundleInjector
 
     async with Manager(options) as manager:
         if install:
@@ -148,6 +179,7 @@ async def _main(bundles: dict[str, Bundle], options: ManagerOptions, install: bo
             bundle.setup(manager)
         if install and manager.webhooks is not None and manager.webhooks.paths:
             manager.before_leading(lambda: _install_webhooks(manager, bundles))
+            manager.add(BundleInjector(manager.webhooks, lambda: _install_webhooks(manager, bundles)))
         log.info("starting", controllers=list(bundles))
         await manager.run()
     log.info("stopped")

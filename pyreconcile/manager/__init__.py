@@ -3,7 +3,17 @@
 from pyreconcile.manager._groups import Runnable
 from pyreconcile.manager._health import HealthCheck, ping
 from pyreconcile.manager._lifecycle import GracefulTimeoutError
+from pyreconcile.manager._loops import LoopName, run
 from pyreconcile.manager._manager import Manager
 from pyreconcile.manager._options import ManagerOptions
 
-__all__ = ["GracefulTimeoutError", "HealthCheck", "Manager", "ManagerOptions", "Runnable", "ping"]
+__all__ = [
+    "GracefulTimeoutError",
+    "HealthCheck",
+    "LoopName",
+    "Manager",
+    "ManagerOptions",
+    "Runnable",
+    "ping",
+    "run",
+]

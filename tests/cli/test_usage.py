@@ -21,6 +21,9 @@ def pyreconcile(*arguments):
         (["run", "--kubeconfig", "missing.yaml"], "does not exist"),
         (["run", "--metrics-bind-address", "nonsense"], "metrics_bind_address"),
         (["run", "--webhook-bind-address", "nonsense"], "bind_address"),
+        (["run", "--debug-bind-address", "nonsense"], "debug_bind_address"),
+        (["run", "--metrics-authorization"], "metrics_authorization: needs metrics_tls"),
+        (["run", "--loop", "trio"], "is not one of 'auto', 'asyncio', 'uvloop'"),
         (["run", "--leader-elect-renew-deadline", "20"], "lease_duration"),
         (["crds", "nope"], "nope"),
         (["up", "--nodes", "many"], "is not a valid integer"),
@@ -32,6 +35,15 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, message):
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_loop_that_is_not_installed_is_wrong_usage():
+    hide = "import sys; sys.modules['uvloop'] = None; import importlib.util as u; find = u.find_spec; "
+    hide += "u.find_spec = lambda name, *a: None if name == 'uvloop' else find(name, *a); "
+    main = "from pyreconcile.cli import main; main(['run', '--loop', 'uvloop'])"
+    done = subprocess.run([sys.executable, "-c", hide + main], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "uvloop is not installed" in done.stderr
 
 
 def test_help_lists_the_commands():

@@ -1,0 +1,44 @@
+"""Which event loop a program runs on."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeAlias, TypeVar, TypeVarTuple, get_args
+
+import anyio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+LoopName: TypeAlias = Literal["auto", "asyncio", "uvloop"]
+"""An event loop: asyncio's own, uvloop's, or the latter when it is installed."""
+
+
+def run(main: Callable[[*Ts], Awaitable[T]], *args: *Ts, loop: LoopName = "auto") -> T:
+    """Run ``main(*args)`` on an event loop made for it, and return what it returns; where a program begins.
+
+    ::
+
+        if __name__ == "__main__":
+            pyreconcile.run(main)
+
+    Args:
+        main: a coroutine function.
+        args: its arguments.
+        loop: ``auto`` takes uvloop if it is installed (``pip install 'pyreconcile[uvloop]'``), else asyncio's loop.
+
+    Raises:
+        ValueError: there is no such loop, or uvloop is asked for and not installed.
+        RuntimeError: an event loop runs in this thread already.
+    """
+    return anyio.run(main, *args, backend_options={"use_uvloop": _is_uvloop(loop)})
+
+
+def _is_uvloop(loop: LoopName) -> bool:
+    if loop not in get_args(LoopName):
+        raise ValueError(f"loop: {loop!r} must be one of {', '.join(get_args(LoopName))}")
+    installed = importlib.util.find_spec("uvloop") is not None
+    if loop == "uvloop" and not installed:
+        raise ValueError("loop: uvloop is not installed; 'pip install pyreconcile[uvloop]' does it")
+    return installed and loop != "asyncio"
