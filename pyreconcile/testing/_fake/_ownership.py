@@ -146,14 +146,18 @@ def after_apply(
 def _conflict(clashes: list[tuple[Entry, Fields]]) -> ConflictError:
     causes, lines = [], []
     for entry, paths in clashes:
-        who = f'"{entry.manager}"' + (f" with subresource {entry.subresource!r}" if entry.subresource else "")
-        lines.append(f"conflicts with {who} using {entry.api_version}:")
+        who = f'"{entry.manager}"' + (f' with subresource "{entry.subresource}"' if entry.subresource else "")
+        if entry.operation != "Apply":
+            who += f" using {entry.api_version}"
+        lines.append(f"conflicts with {who}:")
         for path in sorted(map(_text, paths)):
             lines.append(f"- {path}")
-            message = f"conflict with {who} using {entry.api_version}"
-            causes.append({"reason": "FieldManagerConflict", "message": message, "field": path})
-    number = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
-    return ConflictError(f"Apply failed with {number}: " + "\n".join(lines), details={"causes": causes})
+            causes.append({"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path})
+    if len(causes) == 1:
+        text = f"1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        text = f"{len(causes)} conflicts: " + "\n".join(lines)
+    return ConflictError(f"Apply failed with {text}", details={"causes": causes})
 
 
 def _text(path: Path) -> str:
