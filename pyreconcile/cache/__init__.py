@@ -19,12 +19,12 @@ from pyreconcile.cache._options import (
     KindOptions,
     NamespaceOptions,
     Scope,
-    Transform,
-    strip_managed_fields,
 )
+from pyreconcile.cache._owner_versions import OwnerVersions
 from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
 from pyreconcile.cache._registration import EventHandler, InformerStoppedError, Registration
 from pyreconcile.cache._store import IndexFunction, Store, key_of
+from pyreconcile.cache._transforms import Transform, chain, drop_annotations, drop_fields, strip_managed_fields
 from pyreconcile.cache._versions import parse_version
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "KindOptions",
     "NamespaceNotCachedError",
     "NamespaceOptions",
+    "OwnerVersions",
     "PendingWrite",
     "Reflector",
     "Registration",
@@ -50,7 +51,10 @@ __all__ = [
     "Store",
     "Transform",
     "Transport",
+    "chain",
     "collect_own_writes",
+    "drop_annotations",
+    "drop_fields",
     "key_of",
     "parse_version",
     "strip_managed_fields",

@@ -265,12 +265,16 @@ class Cache:
     async def find_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
         """Return one object as the cache holds it, or None; read only. Raises as `get` does otherwise."""
         informer = self._by_kind.get(kind) or await self._synced(kind)
-        part = self._part(informer, key.rpartition("/")[0])
+        namespace = key.rpartition("/")[0]
+        part = self._part(informer, namespace)
         if not part.synced:
             await self._part_synced(part)
         writes = part.pending.on(key) if part.pending else ()
-        if writes and not await self._own_writes.shown(part, kind.resource, writes):
-            return await self._own_writes.get_live(part, kind.resource, key)
+        if writes:
+            shown = await self._own_writes.shown(part, kind.resource, writes)
+            part = self._part(informer, namespace)  # it may have been removed meanwhile
+            if not shown:
+                return await self._own_writes.get_live(part, kind.resource, key)
         raw = informer.store.get(key)
         if raw is None:
             _check_key(kind.resource, key)
@@ -340,11 +344,15 @@ class Cache:
             raise ValueError(f"limit {limit}: it is a number of objects, leave it out for all")
         query = Query.read(namespace, labels, fields, index)
         informer = self._by_kind.get(kind) or await self._synced(kind)
-        parts = (self._part(informer, namespace),) if namespace else informer.parts
-        if namespace and not parts[0].synced:
-            await self._part_synced(parts[0])
+        if namespace:
+            parts: tuple[Part, ...] = (self._part(informer, namespace),)
+            if not parts[0].synced:
+                await self._part_synced(parts[0])
+        else:
+            # A namespace that is being added joins them once it is in.
+            parts = tuple(part for part in informer.parts if part.synced)
         for part in parts:
-            writes = part.pending.all(namespace) if part.pending and part.synced else ()
+            writes = part.pending.all(namespace) if part.pending else ()
             if writes and not await self._own_writes.shown(part, kind.resource, writes):
                 return (await self._own_writes.list_live(parts, kind.resource, query, informer.store))[:limit]
         return query.run(informer.store)[:limit]

@@ -173,7 +173,7 @@ class Informer(Generic[T]):
     async def drop_scope(self, part: Part) -> None:
         """Watch a namespace no longer; handlers are told that its objects vanished. For the cache alone."""
         self._parts = tuple(other for other in self._parts if other is not part)
-        part.scope_of_run.cancel()
+        part.drop()
         if self._tasks is not None:
             await part.ended.wait()
         calls: list[Call] = [("vanished", obj, NOTHING) for obj in self.store.snapshot(part.scope.covers)]
@@ -271,8 +271,9 @@ class Part(Sink):
         self.settled = anyio.Event()
         self.pending = PendingWrites()
         self.reflector = make_reflector(scope, self)
-        self.scope_of_run = anyio.CancelScope()
         self.ended = anyio.Event()
+        self._run_scope: anyio.CancelScope | None = None
+        self._dropped = False
         self._informer = informer
         self._store = informer.store
         self._share = share
@@ -280,10 +281,17 @@ class Part(Sink):
     async def run(self) -> None:
         """List and watch until cancelled, or until the part is dropped."""
         try:
-            with self.scope_of_run:
-                await self.reflector.run()
+            if not self._dropped:
+                with anyio.CancelScope() as self._run_scope:
+                    await self.reflector.run()
         finally:
             self.ended.set()
+
+    def drop(self) -> None:
+        """End the list-and-watch; ``ended`` is set when it has."""
+        self._dropped = True
+        if self._run_scope is not None:
+            self._run_scope.cancel()
 
     def prepare(self, obj: RawObject) -> RawObject:
         """Make an object ready to be stored, as soon as it is parsed (rule IN-6)."""

@@ -9,9 +9,7 @@ from typing import TypeVar
 
 from pyreconcile.api import KubeObject, RawObject, Resource, split_key
 from pyreconcile.api.selectors import FieldTerm, LabelSelector, parse_fields
-
-Transform = Callable[[RawObject], RawObject]
-"""Changes an object before it is stored, in place or by returning another; running it twice must do no harm."""
+from pyreconcile.cache._transforms import Transform
 
 T = TypeVar("T")
 
@@ -115,6 +113,8 @@ class Scope:
 
     def admits(self, key: str) -> bool | None:
         """Tell whether an object with this key falls under the selectors; None when its content decides."""
+        if not self.labels and not self.fields:
+            return True
         if self.labels:
             return None
         namespace, name = split_key(key)
@@ -222,9 +222,3 @@ def field_text(obj: RawObject, path: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-def strip_managed_fields(obj: RawObject) -> RawObject:
-    """Drop ``metadata.managedFields``, often a third of an object; a transform for `KindOptions` (rule CA-10)."""
-    obj["metadata"].pop("managedFields", None)
-    return obj

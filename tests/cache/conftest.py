@@ -186,7 +186,9 @@ class FakeServer:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any) -> bytes:
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, accept: str = "", **_: Any
+    ) -> bytes:
         query = dict(query or {})
         self.requests.append((path, query))
         await anyio.lowlevel.checkpoint()
@@ -198,7 +200,10 @@ class FakeServer:
             if key not in self.objects:
                 raise NotFoundError(f"{key} not found")
             return orjson.dumps(self.objects[key])
-        return list_answer(self._selected(namespace, query), self.version, kind=f"{self.kind}List")
+        objects = self._selected(namespace, query)
+        if "PartialObjectMetadata" in accept:
+            return list_answer([_metadata_of(obj) for obj in objects], self.version, kind="PartialObjectMetadataList")
+        return list_answer(objects, self.version, kind=f"{self.kind}List")
 
     @asynccontextmanager
     async def stream(
