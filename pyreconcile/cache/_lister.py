@@ -71,6 +71,8 @@ class Lister:
         self._prepare = prepare
         self._after_slices = after_slices
         self._slices = 0
+        self.received = 0
+        """Bytes of all answers."""
         # A server without watch cache answers "any version" in pages; then later lists must be paged too (RF-7).
         self._server_pages = False
 
@@ -108,6 +110,7 @@ class Lister:
 
     async def _page_of(self, query: Mapping[str, str]) -> tuple[dict[str, RawObject], str, str]:
         body = await self._transport.request("GET", self._path, query=query, accept=self._accept, timeout=SECONDS)
+        self.received += len(body)
         answer = ListBody(body)
         kind = answer.envelope.get("kind", "")
         if kind == "Table" or not kind.endswith("List"):

@@ -53,22 +53,30 @@ class CacheCollector(Collector):
         backlog = GaugeMetricFamily(
             "pyreconcile_cache_handler_backlog", "Calls waiting for a handler.", labels=["kind", "handler"]
         )
+        behind = GaugeMetricFamily(
+            "pyreconcile_cache_handler_behind_seconds",
+            "Age bound of the calls waiting for a handler.",
+            labels=["kind", "handler"],
+        )
         failures = CounterMetricFamily(
             "pyreconcile_cache_handler_errors", "Calls of a handler that raised.", labels=["kind", "handler"]
         )
         for informer in self._cache.informers:
             kind = informer.kind.resource.group_kind
             objects.add_metric([kind], len(informer.store))
-            totals: dict[str, list[int]] = {}
+            totals: dict[str, list[float]] = {}
             for registration in informer.registrations:
-                total = totals.setdefault(registration.name, [0, 0])
+                total = totals.setdefault(registration.name, [0, 0, 0])
                 total[0] += registration.backlog
                 total[1] += registration.errors
-            for handler, (waiting, errors) in totals.items():
+                total[2] = max(total[2], registration.behind_for)
+            for handler, (waiting, errors, seconds) in totals.items():
                 backlog.add_metric([kind, handler], waiting)
                 failures.add_metric([kind, handler], errors)
+                behind.add_metric([kind, handler], seconds)
         yield objects
         yield backlog
+        yield behind
         yield failures
         yield from self._reflectors()
         waits = CounterMetricFamily("pyreconcile_cache_own_write_waits", "Reads that waited for an own write.")
@@ -84,6 +92,7 @@ class CacheCollector(Collector):
             ("streaming_lists", "Lists by a watch.", lambda reflector: reflector.stats.streaming_lists),
             ("watches", "Watches opened.", lambda reflector: reflector.stats.watches),
             ("events", "Events received.", lambda reflector: reflector.stats.events),
+            ("received_bytes", "Bytes of objects received.", lambda reflector: reflector.received_bytes),
         )
         labels = ["kind", "namespace"]
         for name, text, value in counters:
@@ -93,12 +102,18 @@ class CacheCollector(Collector):
             yield family
         silence = GaugeMetricFamily("pyreconcile_cache_silence_seconds", "Time without news.", labels=labels)
         errors = CounterMetricFamily("pyreconcile_cache_watch_errors", "Errors of watches.", labels=[*labels, "reason"])
+        causes = CounterMetricFamily(
+            "pyreconcile_cache_list_causes", "Lists by what led to them.", labels=[*labels, "cause"]
+        )
         for values, reflector in self._labelled():
             silence.add_metric(values, reflector.silent_for)
             for reason, count in reflector.stats.errors.items():
                 errors.add_metric([*values, reason], count)
+            for cause, count in reflector.stats.causes.items():
+                causes.add_metric([*values, cause], count)
         yield silence
         yield errors
+        yield causes
 
     def _labelled(self) -> Iterator[tuple[list[str], Reflector]]:
         for informer in self._cache.informers:

@@ -106,7 +106,10 @@ class ReflectorStats:
     watches: int = 0
     events: int = 0
     bookmarks: int = 0
+    bytes: int = 0
     errors: dict[str, int] = field(default_factory=dict)
+    causes: dict[str, int] = field(default_factory=dict)
+    """Why there was a list, and how often: ``start``, or the error before it."""
 
 
 class WatchFailedError(Exception):
@@ -194,6 +197,11 @@ class Reflector:
         return 0.0 if self._down_since is None else self._clock() - self._down_since
 
     @property
+    def received_bytes(self) -> int:
+        """Bytes of objects received, by lists and watches."""
+        return self.stats.bytes + self._lister.received
+
+    @property
     def silent_for(self) -> float:
         """Seconds since the server last sent anything."""
         return self._clock() - self._last_contact
@@ -231,6 +239,8 @@ class Reflector:
             await anyio.sleep(seconds)
 
     async def _round(self) -> None:
+        cause = "start" if self.last_error is None else type(self.last_error).__name__
+        self.stats.causes[cause] = self.stats.causes.get(cause, 0) + 1
         await self._lists.acquire()
         self._holds_slot = True
         try:
@@ -402,7 +412,9 @@ class Reflector:
                         sink.progressed(version)
             else:
                 self._log.warning("event_dropped", change=change, reason="unknown type")
-            size = 1024 + len(line)
+            length = len(line)
+            stats.bytes += length
+            size = 1024 + length
             self._fresh += size if change == "ADDED" else size >> 2
             if self._fresh > FRESH:
                 self._fresh = 0

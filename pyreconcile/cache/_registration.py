@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from time import monotonic
 from typing import Literal, Protocol, TypeAlias
 
 import anyio
@@ -94,6 +95,7 @@ class Registration:
         self._snapshot = snapshot
         self._forget = forget
         self._buffer: deque[Call | Burst] = deque()
+        self._behind_since = monotonic()
         self._wake: anyio.Event | None = None
         self._settled = anyio.Event()
         self._synced = False
@@ -109,6 +111,11 @@ class Registration:
     def backlog(self) -> int:
         """How many calls are waiting in the buffer."""
         return sum(entry.left if isinstance(entry, Burst) else 1 for entry in self._buffer)
+
+    @property
+    def behind_for(self) -> float:
+        """Seconds since the buffer was empty last: no waiting call is older."""
+        return monotonic() - self._behind_since if self._buffer else 0.0
 
     async def wait_synced(self) -> None:
         """Wait for `has_synced`; bound it with ``anyio.fail_after``.
@@ -149,6 +156,7 @@ class Registration:
     def _append(self, entry: Call | Burst) -> None:
         self._buffer.append(entry)
         if self._wake is not None:
+            self._behind_since = monotonic()
             self._wake.set()
             self._wake = None
 

@@ -80,6 +80,13 @@ class Families:
             "workqueue_longest_running_processor_seconds", "Age of the key that is worked on longest.", *queue
         )
 
+        self.reaction = histogram(
+            "pyreconcile_event_to_reconcile_seconds",
+            "Seconds from an event, or the end of a delay, to the start of the reconcile.",
+            LAG_BUCKETS,
+            "controller",
+        )
+
         self.requests = counter("rest_client_requests_total", "Requests to the API server.", "code", "method", "host")
         self.leader = gauge("leader_election_master_status", "1 on the leader, 0 on the others.", "name")
 

@@ -26,6 +26,7 @@ class QueueMetrics:
         self._retried = families.queue_retries.labels(name, name)
         self._wait = families.queue_wait.labels(name, name)
         self._work = families.queue_work.labels(name, name)
+        self._reaction = families.reaction.labels(name)
         self._unfinished = families.queue_unfinished.labels(name, name)
         self._longest = families.queue_longest.labels(name, name)
         self._depths: dict[int, Gauge] = {}
@@ -57,6 +58,7 @@ class QueueMetrics:
     def got(self, wait_s: float) -> None:
         """Observe how many seconds a key was ready before a worker took it."""
         self._wait.observe(wait_s)
+        self._reaction.observe(wait_s)
 
     def done(self, work_s: float) -> None:
         """Observe how many seconds a worker had a key."""

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import anyio
@@ -93,6 +94,7 @@ async def test_ca_2_waiting_for_a_cache_that_never_starts_is_a_timeout(fake_serv
         await Cache(fake_server(), CacheOptions(sync_timeout=1)).wait_for_sync()
 
 
+@pytest.mark.rules("U-56")
 async def test_ca_2_cancelled_while_syncing_another_reader_goes_on(fake_server: Any, cached: Any):
     server = fake_server()
     server.failure = ForbiddenError("no")
@@ -166,6 +168,7 @@ A, B, C, D = (lambda obj, mark=mark: {**obj, "mark": mark} for mark in "abcd")
         (KindOptions(fields="metadata.namespace=x,f=1"), CacheOptions(), [Scope("x", "", "metadata.namespace=x,f=1")]),
     ],
 )
+@pytest.mark.rules("U-55", "CA-5")
 def test_ca_4_5_the_narrowest_option_wins(kind: KindOptions, options: CacheOptions, scopes: list[Scope]):
     assert list(scopes_for(ConfigMap.resource, kind, options)) == scopes
 
@@ -182,6 +185,7 @@ def test_ca_4_a_faulty_selector_is_reported_when_the_kind_is_asked_for(fake_serv
         cache.informer(ConfigMap)
 
 
+@pytest.mark.rules("U-56")
 async def test_ca_5_reading_a_namespace_that_is_not_watched_is_an_error(fake_server: Any, cached: Any):
     server = fake_server()
     for key in ("n/a", "m/a", "other/a"):
@@ -194,6 +198,7 @@ async def test_ca_5_reading_a_namespace_that_is_not_watched_is_an_error(fake_ser
                 await read
 
 
+@pytest.mark.rules("U-58")
 async def test_ca_6_objects_are_copies_with_their_kind(fake_server: Any, cached: Any):
     server = fake_server(streaming=False)
     server.put("n/a", data={"x": "1"})
@@ -234,6 +239,7 @@ async def test_ca_7_list_selects_by_labels_fields_and_indexes(fake_server: Any, 
         assert await keys(index=("color", "green")) == ""
 
 
+@pytest.mark.rules("U-56")
 async def test_ca_7_unindexed_fields_inequality_and_missing_indexes_are_errors(fake_server: Any, cached: Any):
     async with cached(fake_server()) as cache:
         with pytest.raises(KeyError, match=r"no index 'data\.size'"):
@@ -246,6 +252,7 @@ async def test_ca_7_unindexed_fields_inequality_and_missing_indexes_are_errors(f
             await cache.list(ConfigMap, labels="a b")
 
 
+@pytest.mark.rules("U-58")
 async def test_ca_8_cluster_scoped_objects_are_found_by_two_indexes_at_once(fake_server: Any, cached: Any):
     server = fake_server("Namespace")
     server.put("x", labels={"team": "a"})
@@ -262,6 +269,7 @@ async def test_ca_8_cluster_scoped_objects_are_found_by_two_indexes_at_once(fake
             await cache.list(Namespace, namespace="n")
 
 
+@pytest.mark.rules("U-57")
 async def test_ca_9_a_removed_informer_stops_and_is_started_anew(fake_server: Any, recorder: Any, cached: Any):
     server = fake_server()
     server.put("n/a")
@@ -352,6 +360,7 @@ async def test_in_12_readiness_shows_a_handler_that_raises_and_a_watch_that_is_d
             cache.check()
 
 
+@pytest.mark.rules("MT-27")
 async def test_metrics_tell_of_objects_handlers_and_watches(fake_server: Any, recorder: Any, cached: Any):
     class Metrics:
         registry = CollectorRegistry()
@@ -365,9 +374,44 @@ async def test_metrics_tell_of_objects_handlers_and_watches(fake_server: Any, re
     for line in (
         'pyreconcile_cache_objects{kind="ConfigMap"} 1.0',
         'pyreconcile_cache_handler_backlog{handler="mine",kind="ConfigMap"} 0.0',
+        'pyreconcile_cache_handler_behind_seconds{handler="mine",kind="ConfigMap"} 0.0',
         'pyreconcile_cache_handler_errors_total{handler="mine",kind="ConfigMap"} 0.0',
         'pyreconcile_cache_streaming_lists_total{kind="ConfigMap",namespace=""} 1.0',
         'pyreconcile_cache_watches_total{kind="ConfigMap",namespace=""} 1.0',
+        'pyreconcile_cache_list_causes_total{cause="start",kind="ConfigMap",namespace=""} 1.0',
+        'pyreconcile_cache_silence_seconds{kind="ConfigMap",namespace=""}',
+        "pyreconcile_cache_own_write_waits_total",
         "pyreconcile_cache_live_reads_total 0.0",
     ):
         assert line in text
+    [received] = re.findall(
+        r'^pyreconcile_cache_received_bytes_total{kind="ConfigMap",namespace=""} (\S+)$', text, re.M
+    )
+    assert float(received) > 100
+
+
+@pytest.mark.rules("MT-27")
+async def test_metrics_tell_why_there_was_a_list_and_how_long_a_handler_is_behind(
+    fake_server: Any, recorder: Any, cached: Any
+):
+    class Metrics:
+        registry = CollectorRegistry()
+
+    server = fake_server()
+    server.put("n/a")
+    async with cached(server, metrics=Metrics()) as cache:
+        informer = cache.informer(ConfigMap)
+        registration = informer.add_handler(recorder(), name="mine")
+        await registration.wait_synced()
+        server.failure = ForbiddenError("no more")
+        server.cut()
+        await anyio.sleep(20)
+        server.failure = None
+        await anyio.sleep(60)
+        registration.push("add", {}, {"metadata": {"name": "b"}})
+        assert registration.behind_for > 0
+        assert registration.backlog == 1
+        text = generate_latest(Metrics.registry).decode()
+    assert 'pyreconcile_cache_list_causes_total{cause="start",kind="ConfigMap",namespace=""} 1.0' in text
+    assert 'pyreconcile_cache_list_causes_total{cause="ForbiddenError",kind="ConfigMap",namespace=""}' in text
+    assert 'pyreconcile_cache_watch_errors_total{kind="ConfigMap",namespace="",reason="ForbiddenError"}' in text

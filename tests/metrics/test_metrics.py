@@ -99,7 +99,7 @@ def test_histograms_are_classic_ones_in_the_text_format():
     assert all(sample.native_histogram is None for sample in family.samples)
 
 
-@pytest.mark.rules("MT-9", "MT-10", "MT-11", "MT-12")
+@pytest.mark.rules("MT-9", "MT-10", "MT-11", "MT-12", "MT-27")
 def test_a_queue_has_its_name_as_controller_too():
     metrics = Metrics()
     queue = metrics.queue("web")
@@ -118,6 +118,7 @@ def test_a_queue_has_its_name_as_controller_too():
     assert found["workqueue_depth{controller=web,name=web,priority=-100}"] == 1
     assert found["workqueue_queue_duration_seconds_sum{controller=web,name=web}"] == 0.5
     assert found["workqueue_work_duration_seconds_sum{controller=web,name=web}"] == 0.25
+    assert found["pyreconcile_event_to_reconcile_seconds_sum{controller=web}"] == 0.5
     assert found["workqueue_unfinished_work_seconds{controller=web,name=web}"] == 5
     assert found["workqueue_longest_running_processor_seconds{controller=web,name=web}"] == 3
 
