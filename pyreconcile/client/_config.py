@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
-import yaml
 
 from pyreconcile.client._credentials import Credentials
 from pyreconcile.client._impersonation import Impersonation
+from pyreconcile.client._settings import KubeConfig, PlainSettings, account_settings
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -66,9 +66,9 @@ class ConnectOptions:
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """Settings as kubernetes_asyncio holds them, what renews their credentials, and where they came from."""
+    """The settings, what renews their credentials, and where they came from."""
 
-    configuration: Configuration
+    configuration: Configuration | PlainSettings
     credentials: Credentials | None
     source: str
     impersonation: Impersonation | None = None
@@ -86,7 +86,7 @@ async def load_config(options: ConnectOptions, environ: Mapping[str, str] = os.e
         return LoadedConfig(options.configuration, None, "configuration")
     files, source = _find_files(options, environ)
     if not files:
-        return await anyio.to_thread.run_sync(_from_account)
+        return await anyio.to_thread.run_sync(_from_account, environ)
     return await _from_files(files, options.context, source)
 
 
@@ -121,63 +121,50 @@ def _find_files(options: ConnectOptions, environ: Mapping[str, str]) -> tuple[li
     )
 
 
-def _from_account() -> LoadedConfig:
-    from kubernetes_asyncio import config
-    from kubernetes_asyncio.client import Configuration
-
-    configuration = Configuration()
+def _from_account(environ: Mapping[str, str]) -> LoadedConfig:
     try:
-        load: Any = config.load_incluster_config
-        load(client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
+        settings, token = account_settings(_ACCOUNT, environ)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the pod's service account cannot be used: {error}") from error
-    return LoadedConfig(configuration, None, "service account")
+    return LoadedConfig(settings, Credentials.hooked(token, settings, by_expiry=False), "service account")
 
 
 async def _from_files(paths: Sequence[Path], context: str | None, source: str) -> LoadedConfig:
-    # The import takes 0.3 s, so nothing waits for it that does not connect.
+    try:
+        files = await anyio.to_thread.run_sync(KubeConfig, paths, context)
+        user = files.user
+        impersonation = Impersonation.of_user(user)
+        if "exec" in user or "auth-provider" in user:
+            configuration, loader = await _with_helper(paths, files.context)
+            credentials = Credentials.hooked(loader, configuration, by_expiry="exec" in user)
+            return LoadedConfig(configuration, credentials, source, impersonation)
+        settings, token = await anyio.to_thread.run_sync(files.settings)
+    except Exception as error:
+        # A malformed file is met with all sorts of errors, also by kubernetes_asyncio: TypeError, KeyError, OSError …
+        raise ConfigError(f"{source} cannot be used: {str(error) or repr(error)}") from error
+    renewed = None if token is None else Credentials.hooked(token, settings, by_expiry=False)
+    return LoadedConfig(settings, renewed, source, impersonation)
+
+
+async def _with_helper(paths: Sequence[Path], context: str) -> tuple[Configuration, Any]:
+    """Let kubernetes_asyncio run the user's exec plugin or auth provider; return what it fills, and its loader."""
+    # The import takes 0.3 s, so nothing waits for it that does not need it.
     kube_config = await anyio.to_thread.run_sync(_kube_config_module)
     from kubernetes_asyncio.client import Configuration
 
     configuration = Configuration()
-    try:
-        context = context or _current_context(paths)
-        merger = kube_config.KubeConfigMerger(os.pathsep.join(map(str, paths)))
-        loader = kube_config.KubeConfigLoader(
-            config_dict=merger.config,
-            config_base_path=None,
-            active_context=context,
-            config_persister=merger.save_changes,
-        )
-        await loader.load_and_set(configuration)
-        user = _user_of(merger.config, context)
-        impersonation = Impersonation.of_user(getattr(user, "value", None) or {})
-    except Exception as error:
-        # kubernetes_asyncio meets a malformed file with all sorts of errors: its own, TypeError, KeyError, OSError …
-        raise ConfigError(f"{source} cannot be used: {str(error) or repr(error)}") from error
-    return LoadedConfig(configuration, Credentials.of_user(user, loader, configuration), source, impersonation)
+    merger = kube_config.KubeConfigMerger(os.pathsep.join(map(str, paths)))
+    loader = kube_config.KubeConfigLoader(
+        config_dict=merger.config,
+        config_base_path=None,
+        active_context=context,
+        config_persister=merger.save_changes,
+    )
+    await loader.load_and_set(configuration)
+    return configuration, loader
 
 
 def _kube_config_module() -> Any:
     from kubernetes_asyncio.config import kube_config
 
     return kube_config
-
-
-def _current_context(paths: Sequence[Path]) -> str:
-    # The first file that names a context decides, as in kubectl; kubernetes_asyncio lets the last one decide.
-    for path in paths:
-        content = yaml.safe_load(path.read_text())
-        if not isinstance(content, dict):
-            raise ConfigError(f"{path} is no kubeconfig: its top level must be a mapping")
-        if name := content.get("current-context"):
-            return str(name)
-    raise ConfigError("no current-context is set: set one, or pass context=")
-
-
-def _user_of(config: Any, context: str) -> Any:
-    name = config["contexts"].get_with_name(context)["context"].safe_get("user")
-    if not name or not config.safe_get("users"):
-        return {}
-    user = config["users"].get_with_name(name, safe=True)
-    return user["user"] if user else {}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Container
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 
 from pyreconcile.client._errors import UnauthorizedError
-
-if TYPE_CHECKING:
-    from kubernetes_asyncio.client import Configuration
 
 _CHECK_PERIOD = 60.0
 """Seconds between two looks at a token file or an auth provider (client-go reads a token file once a minute)."""
@@ -24,7 +21,7 @@ _LOAD_LIMIT = 60.0
 
 
 class Credentials:
-    """Renews the token in a Configuration through the kubernetes_asyncio loader that put it there.
+    """Renews the token in a configuration through the loader that put it there.
 
     It is the Configuration's ``refresh_api_key_hook``: called before each request, it does nothing until the token
     is due. A token that the server refuses before that is renewed once more by `renew_refused`.
@@ -33,7 +30,7 @@ class Credentials:
     def __init__(
         self,
         loader: Any,
-        configuration: Configuration,
+        configuration: Any,
         *,
         by_expiry: bool,
         clock: Callable[[], float] = time.time,
@@ -47,12 +44,15 @@ class Credentials:
         self._due = self._next_due()
 
     @classmethod
-    def of_user(cls, user: Container[str], loader: Any, configuration: Configuration) -> Credentials | None:
-        """Return what keeps this kubeconfig user's token fresh and hook it in; None for credentials that stay."""
-        plugin = "exec" in user
-        if not (plugin or "auth-provider" in user or ("tokenFile" in user and "token" not in user)):
-            return None
-        credentials = cls(loader, configuration, by_expiry=plugin)
+    def hooked(cls, loader: Any, configuration: Any, *, by_expiry: bool) -> Credentials:
+        """Return what keeps the token in a configuration fresh, hooked in there.
+
+        Args:
+            loader: puts a new token into it with ``load_and_set``.
+            configuration: kubernetes_asyncio's or `PlainSettings`.
+            by_expiry: whether the loader knows when its token ends (``exec_plugin_expiry``).
+        """
+        credentials = cls(loader, configuration, by_expiry=by_expiry)
         configuration.refresh_api_key_hook = credentials.refresh
         return credentials
 
@@ -61,7 +61,7 @@ class Credentials:
         """How often the credentials were loaded anew."""
         return self._loads
 
-    def refresh(self, _: Configuration) -> Awaitable[None] | None:
+    def refresh(self, _: Any) -> Awaitable[None] | None:
         """Return a coroutine that renews the token when it is due, else None."""
         return self._renew(self._loads) if self._clock() >= self._due else None
 

@@ -18,6 +18,7 @@ from pyreconcile.client._errors import ApiError, RequestTimeoutError, error_from
 from pyreconcile.client._http import Answer, LostError
 from pyreconcile.client._lines import Lines
 from pyreconcile.client._pool import ConnectError, Connections, UnansweredError, connection_error
+from pyreconcile.client._settings import PlainSettings
 from pyreconcile.client._warnings import WarningLog
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Transport:
 
     def __init__(
         self,
-        configuration: Configuration,
+        configuration: Configuration | PlainSettings,
         *,
         credentials: Credentials | None = None,
         user_agent: str = "pyreconcile",
@@ -59,6 +60,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self._configuration = configuration
+        self._as_configuration: Configuration | None = None
         self._credentials = credentials
         self._connections = Connections(configuration, resolved=self._resolved)
         self._base = str(configuration.host).rstrip("/")
@@ -82,7 +84,11 @@ class Transport:
 
     @property
     def configuration(self) -> Configuration:
-        """The kubernetes_asyncio settings in use, for that library's own API classes."""
+        """The settings in use as kubernetes_asyncio's, for that library's own API classes; importing it takes 0.3 s."""
+        if isinstance(self._configuration, PlainSettings):
+            if self._as_configuration is None:
+                self._as_configuration = self._configuration.for_kubernetes_asyncio()
+            return self._as_configuration
         return self._configuration
 
     @property

@@ -313,3 +313,66 @@ class FakeTime:
 def test_a_token_is_due_before_its_end(end, by_expiry, due):
     credentials = Credentials(Loader(end), Configuration(), by_expiry=by_expiry, clock=lambda: 0.0)
     assert credentials._due == due
+
+
+async def test_bad_base64_in_a_kubeconfig_is_named(tmp_path):
+    path = kubeconfig(tmp_path / "k", server="https://127.0.0.1:1", user={"client-key-data": "*"})
+    with pytest.raises(ConfigError, match="client-key-data is no base64"):
+        async with connect(kubeconfig=path):
+            pass
+
+
+async def test_files_are_looked_for_beside_the_kubeconfig_that_names_them(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "token").write_text("beside\n")
+    loaded = await load_config(
+        ConnectOptions(kubeconfig=kubeconfig(folder / "config", user={"tokenFile": "token"})), {}
+    )
+    assert await loaded.configuration.get_api_key_with_prefix("BearerToken") == "Bearer beside"
+
+
+async def test_basic_authentication(tmp_path, serve):
+    seen = []
+
+    async def handler(request):
+        seen.append(request.headers["Authorization"])
+        return web.json_response({"metadata": {"name": "x"}})
+
+    user = {"username": "me", "password": "s:cret"}
+    async with connect(kubeconfig=kubeconfig(tmp_path / "k", server=await serve(handler), user=user)) as client:
+        await client.get(Namespace, "x")
+    assert seen == ["Basic bWU6czpjcmV0"]
+
+
+async def test_settings_for_kubernetes_asyncio_see_renewed_tokens(tmp_path):
+    (tmp_path / "token").write_text("first")
+    path = kubeconfig(tmp_path / "k", user={"tokenFile": "token"})
+    async with connect(kubeconfig=path) as client:
+        configuration = client.transport.configuration
+        assert isinstance(configuration, Configuration)
+        assert configuration is client.transport.configuration
+        assert await configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
+        (tmp_path / "token").write_text("second")
+        client.transport._credentials._due = 0
+        assert await configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
+
+
+@pytest.mark.parametrize("missing", ["token", "ca.crt", "port"])
+async def test_cl_10_what_a_pod_lacks_is_named(tmp_path, monkeypatch, missing):
+    (tmp_path / "token").write_text("" if missing == "token" else "t")
+    (tmp_path / "ca.crt").write_text("" if missing == "ca.crt" else "c")
+    monkeypatch.setattr("pyreconcile.client._config._ACCOUNT", tmp_path)
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "" if missing == "port" else "443"}
+    with pytest.raises(ConfigError, match="KUBERNETES_SERVICE_PORT" if missing == "port" else missing):
+        await load_config(ConnectOptions(), environ)
+
+
+async def test_cl_10_a_pod_s_address_may_be_ipv6(tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("t\n")
+    (tmp_path / "ca.crt").write_text("c")
+    monkeypatch.setattr("pyreconcile.client._config._ACCOUNT", tmp_path)
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    loaded = await load_config(ConnectOptions(), environ)
+    assert (loaded.configuration.host, loaded.source) == ("https://[fd00::1]:443", "service account")
+    assert await loaded.configuration.get_api_key_with_prefix("BearerToken") == "Bearer t"

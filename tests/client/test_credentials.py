@@ -25,9 +25,6 @@ async def test_cl_10_in_a_pod_the_service_account_is_used(client, namespace, tmp
     )
     (tmp_path / "token").write_text(answer["status"]["token"])
     shutil.copy(client.transport.configuration.ssl_ca_cert, tmp_path / "ca.crt")
-    module = "kubernetes_asyncio.config.incluster_config"
-    monkeypatch.setattr(f"{module}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(f"{module}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
     monkeypatch.setattr("pyreconcile.client._config._ACCOUNT", tmp_path)
     host, _, port = client.transport.host.rpartition(":")
     monkeypatch.delenv("KUBECONFIG", raising=False)
