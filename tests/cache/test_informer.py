@@ -43,6 +43,7 @@ def informing() -> Any:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.rules("IN-5", "U-53")
 async def test_in_4_5_objects_of_the_first_list_are_told_as_initial(
     fake_server: Any, recorder: Any, informing: Any, streaming: bool
 ):
@@ -58,6 +59,7 @@ async def test_in_4_5_objects_of_the_first_list_are_told_as_initial(
         assert informer.last_resource_version == str(server.version)
 
 
+@pytest.mark.rules("U-53")
 async def test_in_4_an_empty_list_syncs_too(fake_server: Any, recorder: Any, informing: Any):
     async with informing(fake_server(), handlers=[recorder()]) as informer:
         await informer.wait_synced()
@@ -79,6 +81,7 @@ async def test_in_4_a_handler_has_synced_only_after_its_calls_were_made(
 
 
 @pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.rules("U-48")
 async def test_in_2_relist_tells_of_vanished_objects_first_and_of_each_change_once(
     fake_server: Any, recorder: Any, informing: Any, streaming: bool
 ):
@@ -165,6 +168,7 @@ async def test_in_8_a_handler_finds_its_event_in_the_store(fake_server: Any, inf
         assert found == [True, True]
 
 
+@pytest.mark.rules("U-50")
 async def test_in_10_late_handler_gets_every_stored_object_and_every_later_event_once(
     fake_server: Any, recorder: Any, informing: Any
 ):
@@ -183,6 +187,7 @@ async def test_in_10_late_handler_gets_every_stored_object_and_every_later_event
         assert late.calls == [("initial", "n/a"), ("initial", "n/b"), ("update", "n/a"), ("delete", "n/b")]
 
 
+@pytest.mark.rules("U-50")
 async def test_in_11_removed_handler_hears_nothing_more(fake_server: Any, recorder: Any, informing: Any):
     server, kept, removed = fake_server(), recorder(), recorder()
     async with informing(server, handlers=[kept]) as informer:
@@ -246,6 +251,7 @@ class ServerDownError(RuntimeError):
     """Any failure of the server."""
 
 
+@pytest.mark.rules("U-51")
 async def test_in_12_a_handler_that_raises_is_logged_and_counted_and_the_rest_goes_on(
     fake_server: Any, recorder: Any, informing: Any
 ):
@@ -273,6 +279,7 @@ async def test_in_12_a_handler_that_raises_is_logged_and_counted_and_the_rest_go
     ]
 
 
+@pytest.mark.rules("U-49")
 async def test_in_13_each_handler_is_resynced_after_its_own_period(fake_server: Any, recorder: Any, informing: Any):
     server, often, seldom, never = fake_server(), recorder(), recorder(), recorder()
     server.put("n/a")
@@ -285,6 +292,7 @@ async def test_in_13_each_handler_is_resynced_after_its_own_period(fake_server: 
         assert often.calls.count(("resync", "n/a")) == 36
         assert seldom.calls == [("initial", "n/a"), ("resync", "n/a")]
         assert never.calls == [("initial", "n/a")]
+        assert len(server.requests) == 1
 
 
 async def test_in_14_objects_a_relist_shows_unchanged_go_only_to_handlers_that_asked_for_resync(
@@ -305,6 +313,7 @@ async def test_in_14_objects_a_relist_shows_unchanged_go_only_to_handlers_that_a
         assert asked.calls == [("initial", "n/a"), ("add", "n/b"), ("resync", "n/a"), ("resync", "n/b")]
 
 
+@pytest.mark.rules("IN-18")
 async def test_o_04_bookmarks_reach_no_handler(fake_server: Any, recorder: Any, informing: Any):
     server, handler = fake_server(), recorder()
     async with informing(server, handlers=[handler]) as informer:
@@ -316,6 +325,7 @@ async def test_o_04_bookmarks_reach_no_handler(fake_server: Any, recorder: Any, 
 
 
 @pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.rules("U-45")
 async def test_in_6_transform_runs_once_per_object_on_all_paths(fake_server: Any, informing: Any, streaming: bool):
     server = fake_server(streaming=streaming)
     server.put("n/a", data={"x": "1"})
@@ -353,6 +363,7 @@ async def test_in_6_transform_runs_once_per_object_on_all_paths(fake_server: Any
     assert not any("data" in obj for obj in told)
 
 
+@pytest.mark.rules("U-45")
 async def test_in_6_an_error_of_the_transform_stops_the_round_and_leaves_the_store(
     fake_server: Any, recorder: Any, informing: Any
 ):

@@ -182,6 +182,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("namespaces", [("",), ("n", "m")])
+@pytest.mark.rules("IN-10", "IN-17", "U-48", "U-50")
 def test_in_2_no_event_is_lost_or_doubled_whatever_happens(
     fake_server: Any, streaming: bool, namespaces: tuple[str, ...]
 ):

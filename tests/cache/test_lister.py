@@ -12,6 +12,7 @@ def lister(transport: Any, scope: Scope | None = None, **options: Any) -> Lister
     return Lister(transport, ConfigMap.resource, scope or Scope(), **options)
 
 
+@pytest.mark.rules("U-42")
 async def test_rf_7_any_version_and_newest_version_are_asked_for_in_pages_others_whole(scripted: Any, wire: Any):
     transport = scripted(lists=[wire.list_answer([], 5)] * 3)
     lists = lister(transport)
@@ -20,6 +21,7 @@ async def test_rf_7_any_version_and_newest_version_are_asked_for_in_pages_others
     assert transport.listed == [{"resourceVersion": "0", "limit": "500"}, {"limit": "500"}, {"resourceVersion": "4"}]
 
 
+@pytest.mark.rules("U-42")
 async def test_rf_7_a_server_that_answers_any_version_in_pages_is_paged_from_then_on(scripted: Any, wire: Any):
     a, b = wire.config_map("a", 1), wire.config_map("b", 2)
     transport = scripted(
@@ -37,6 +39,7 @@ async def test_rf_7_a_server_that_answers_any_version_in_pages_is_paged_from_the
 
 
 @pytest.mark.parametrize("error", [ExpiredError("too old"), GoneError("gone")])
+@pytest.mark.rules("U-47")
 async def test_rf_8_expired_page_token_gives_one_full_list_at_the_first_version(scripted: Any, wire: Any, error: Any):
     a, b = wire.config_map("a", 1), wire.config_map("b", 2)
     transport = scripted(lists=[wire.list_answer([a], 5, "next"), error, wire.list_answer([a, b], 7)])
@@ -77,6 +80,7 @@ async def test_ca_5_selectors_and_excluded_namespaces_are_sent(scripted: Any, wi
     ]
 
 
+@pytest.mark.rules("U-41")
 def test_rf_9_too_large_is_told_by_its_cause_or_by_its_text_on_old_servers():
     cause = {"reason": "Timeout", "code": 504, "details": {"causes": [{"reason": "ResourceVersionTooLarge"}]}}
     assert is_too_large(error_from_status(cause))

@@ -96,6 +96,7 @@ async def test_rf_7_a_list_in_pages_is_one_snapshot(client: Client, namespace: s
     assert int(version) >= max(int(obj["metadata"]["resourceVersion"]) for obj in objects.values())
 
 
+@pytest.mark.rules("CA-4")
 async def test_o_05_objects_outside_the_selector_never_arrive(client: Client, namespace: str, started: Any):
     options = {ConfigMap: KindOptions(labels="wanted=yes")}
     async with started(client, namespace, by_kind=options) as cache:
@@ -152,6 +153,7 @@ async def test_ry_4_own_creations_are_found_at_once_a_hundred_times(behind_proxy
         assert cache.live_reads == 0
 
 
+@pytest.mark.rules("RY-5")
 async def test_ry_4_5_own_updates_and_deletes_are_seen_at_once(behind_proxy: Any, namespace: str):
     async with behind_proxy() as (proxy, cache, client):
         await client.list(ConfigMap)
@@ -180,6 +182,7 @@ async def test_ry_7_a_watch_that_lags_beyond_the_bound_gives_a_live_read(behind_
         assert (cache.own_write_waits, cache.live_reads) == (1, 1)
 
 
+@pytest.mark.rules("RF-13", "U-48")
 async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
     behind_proxy: Any, client: Client, namespace: str, recorder: Any, eventually: Any
 ):
@@ -279,6 +282,7 @@ async def test_in_16_an_idle_cache_costs_no_cpu(client: Client, namespace: str, 
 
 
 @pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.rules("RF-5", "U-46")
 async def test_o_01_4b_o_02_rf_5_a_restarted_server_is_listed_once_with_or_without_streaming_lists(
     proxied: Any, started: Any, recorder: Any, streaming: bool
 ):

@@ -91,6 +91,7 @@ def reflecting() -> Any:
     return reflecting
 
 
+@pytest.mark.rules("U-38", "RF-11")
 async def test_rf_6_first_list_takes_any_version_and_the_watch_follows_it(scripted: Any, wire: Any, reflecting: Any):
     a, b = wire.config_map("a", 3), wire.config_map("b", 6)
     gone = wire.config_map("a", 7)
@@ -108,6 +109,7 @@ async def test_rf_6_first_list_takes_any_version_and_the_watch_follows_it(script
         assert bench.reflector.version == "7"
 
 
+@pytest.mark.rules("RF-14", "U-43")
 async def test_rf_13_14_bookmarks_move_the_version_and_the_next_watch_goes_on_from_there(
     scripted: Any, wire: Any, reflecting: Any
 ):
@@ -143,6 +145,7 @@ async def test_rf_1_a_very_short_watch_without_event_waits_and_lists_at_the_last
 
 
 @pytest.mark.parametrize("error", [TooManyRequestsError("busy"), REFUSED, ConnectionLostError("reset")])
+@pytest.mark.rules("U-39", "U-40")
 async def test_rf_11_refused_or_shed_watch_waits_longer_each_time_and_never_lists(
     scripted: Any, wire: Any, reflecting: Any, error: Exception
 ):
@@ -157,6 +160,7 @@ async def test_rf_11_refused_or_shed_watch_waits_longer_each_time_and_never_list
         assert {version for version, _ in bench.versions} == {"5"}
 
 
+@pytest.mark.rules("RF-1", "U-40")
 async def test_rf_11_refused_list_is_tried_again_after_growing_waits(scripted: Any, wire: Any, reflecting: Any):
     transport = scripted(lists=[REFUSED] * 3 + [wire.list_answer([], 5)])
     async with reflecting(transport) as bench:
@@ -166,6 +170,7 @@ async def test_rf_11_refused_list_is_tried_again_after_growing_waits(scripted: A
 
 @pytest.mark.parametrize("in_stream", [False, True])
 @pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (410, "Gone")])
+@pytest.mark.rules("U-41", "RF-6")
 async def test_rf_12_expired_watch_lists_with_the_last_version_first(
     scripted: Any, wire: Any, reflecting: Any, in_stream: bool, code: int, reason: str
 ):
@@ -194,6 +199,7 @@ async def test_o_02_expiry_after_a_watch_that_worked_is_listed_at_once_but_never
 
 
 @pytest.mark.parametrize("error", [ExpiredError("old"), GoneError("gone"), TOO_LARGE])
+@pytest.mark.rules("U-41")
 async def test_rf_6_a_refused_version_is_followed_at_once_by_a_list_of_the_newest_state(
     scripted: Any, wire: Any, reflecting: Any, error: Exception
 ):
@@ -215,6 +221,7 @@ async def test_rf_12_shed_load_inside_a_stream_waits_and_watches_again(scripted:
         assert len(transport.listed) == 1
 
 
+@pytest.mark.rules("U-44")
 async def test_rf_12_an_internal_error_such_as_an_unreadable_object_lists_anew(
     scripted: Any, wire: Any, reflecting: Any
 ):
@@ -228,6 +235,7 @@ async def test_rf_12_an_internal_error_such_as_an_unreadable_object_lists_anew(
         assert bench.changes == [("replace", ["a", "b"]), ("replace", ["a"])]
 
 
+@pytest.mark.rules("U-38")
 async def test_rf_14_events_of_unknown_type_kind_or_shape_are_dropped(scripted: Any, wire: Any, reflecting: Any):
     a = wire.config_map("a", 6)
     lines = [
@@ -249,6 +257,7 @@ async def test_rf_12_a_line_that_is_no_json_lists_anew(scripted: Any, wire: Any,
         await bench.until(lambda: bench.reflector.version == "6")
 
 
+@pytest.mark.rules("U-38")
 async def test_rf_15_additions_of_a_watch_from_nowhere_do_not_move_the_version(
     scripted: Any, wire: Any, reflecting: Any
 ):
@@ -265,6 +274,7 @@ async def test_rf_15_additions_of_a_watch_from_nowhere_do_not_move_the_version(
         assert [call for call in bench.sink.calls if call[0] == "at"] == [("at", "12")]
 
 
+@pytest.mark.rules("PX-5")
 async def test_rf_16_a_silent_stream_is_given_up_and_resumed_without_a_list(scripted: Any, wire: Any, reflecting: Any):
     transport = scripted(
         lists=[wire.list_answer([], 5)],
@@ -277,6 +287,7 @@ async def test_rf_16_a_silent_stream_is_given_up_and_resumed_without_a_list(scri
         assert (len(transport.listed), bench.reflector.stats.errors) == (1, {})
 
 
+@pytest.mark.rules("PX-5")
 async def test_rf_16_a_stream_kept_alive_past_the_servers_own_limit_is_ended(scripted: Any, wire: Any, reflecting: Any):
     chatter = [step for version in range(6, 60) for step in (30.0, wire.bookmark(version))]
     transport = scripted(lists=[wire.list_answer([], 5)], watches=[chatter])
@@ -287,6 +298,7 @@ async def test_rf_16_a_stream_kept_alive_past_the_servers_own_limit_is_ended(scr
 
 
 @pytest.mark.parametrize("error", [ConnectionLostError("cut"), RequestTimeoutError("no answer", code=0)])
+@pytest.mark.rules("U-43")
 async def test_rf_13_a_stream_cut_after_lasting_is_resumed_at_once_and_without_a_list(
     scripted: Any, wire: Any, reflecting: Any, error: Exception
 ):
@@ -334,6 +346,7 @@ async def test_rf_18_cancelled_reflector_closes_its_stream_at_once(scripted: Any
     assert (transport.open_streams, anyio.current_time()) == (0, before)
 
 
+@pytest.mark.rules("RF-3", "U-46")
 async def test_rf_2_3_streaming_list_replaces_at_its_mark_and_goes_on_with_the_same_stream(
     scripted: Any, wire: Any, reflecting: Any
 ):
@@ -365,6 +378,7 @@ async def test_rf_2_3_streaming_list_replaces_at_its_mark_and_goes_on_with_the_s
         assert transport.listed == []
 
 
+@pytest.mark.rules("U-46")
 async def test_rf_3_changes_before_the_mark_are_part_of_the_initial_state(scripted: Any, wire: Any, reflecting: Any):
     a, b = wire.config_map("a", 3), wire.config_map("b", 4)
     lines = [wire.event("ADDED", a), wire.event("ADDED", b), wire.event("DELETED", a), wire.bookmark(7, end=True)]
@@ -373,6 +387,7 @@ async def test_rf_3_changes_before_the_mark_are_part_of_the_initial_state(script
         assert bench.changes == [("replace", ["b"])]
 
 
+@pytest.mark.rules("U-46", "RF-4")
 async def test_rf_2_streaming_list_after_a_failure_asks_for_the_last_version_and_after_expiry_for_none(
     scripted: Any, wire: Any, reflecting: Any
 ):
@@ -390,6 +405,7 @@ async def test_rf_2_streaming_list_after_a_failure_asks_for_the_last_version_and
 
 
 @pytest.mark.parametrize("error", [REFUSED, TooManyRequestsError("busy")])
+@pytest.mark.rules("U-46")
 async def test_rf_4_streaming_list_that_is_refused_or_shed_is_tried_again(
     scripted: Any, wire: Any, reflecting: Any, error: Exception
 ):
@@ -402,6 +418,7 @@ async def test_rf_4_streaming_list_that_is_refused_or_shed_is_tried_again(
         assert transport.listed == []
 
 
+@pytest.mark.rules("U-46")
 async def test_rf_5_a_server_without_streaming_lists_costs_one_request_once(scripted: Any, wire: Any, reflecting: Any):
     support = ServerSupport()
     first = scripted(lists=[wire.list_answer([], 5)], watches=[InvalidError("sendInitialEvents is forbidden")])
@@ -427,6 +444,7 @@ async def test_rf_5_a_server_without_streaming_lists_costs_one_request_once(scri
         "silence",
     ],
 )
+@pytest.mark.rules("U-46")
 async def test_rf_4_another_failure_of_the_streaming_list_gives_an_ordinary_list_for_this_round(
     scripted: Any, wire: Any, reflecting: Any, watch: Any
 ):

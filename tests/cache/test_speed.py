@@ -49,6 +49,7 @@ async def longest_stall(until: Any) -> float:
     return longest
 
 
+@pytest.mark.rules("RF-17")
 async def test_px_3_the_loop_never_stands_still_for_50_ms(burst: Any, recorder: Any, running: Any):
     cache = Cache(burst)
     cache.add_index(ConfigMap, "first", lambda obj: [obj["parts"][0]["value"]["text"]])

@@ -38,6 +38,7 @@ def test_in_17_objects_come_in_the_order_of_their_keys():
     assert (len(store), "n/a" in store, "n/c" in store) == (3, True, False)
 
 
+@pytest.mark.rules("U-54")
 def test_in_17_update_moves_the_object_in_its_indexes_and_drops_empty_values():
     store = store_of(thing("n/a", "x", "y"))
     store.put("n/a", thing("n/a", "y", "z"))
@@ -48,6 +49,7 @@ def test_in_17_update_moves_the_object_in_its_indexes_and_drops_empty_values():
     assert store.delete("n/a") is None
 
 
+@pytest.mark.rules("CA-8")
 def test_in_17_an_index_is_read_by_namespace_too():
     store = store_of(thing("n/a", "x"), thing("m/a", "x"), thing("c", "x"))
     assert store.index_keys("label", "x") == ["c", "m/a", "n/a"]
@@ -86,6 +88,7 @@ STEPS = st.tuples(KEYS, st.one_of(st.none(), st.lists(st.sampled_from("xyz"), ma
 
 
 @given(st.lists(STEPS, max_size=30))
+@pytest.mark.rules("U-54", "CA-8")
 def test_in_17_indexes_hold_exactly_what_the_objects_say(steps: list[tuple[str, list[str] | None]]):
     store = store_of()
     model: dict[str, RawObject] = {}
