@@ -1,7 +1,8 @@
 """Webhooks: an HTTPS server for admission and conversion, its certificates, and its registration.
 
 Register handlers at a `WebhookServer` (``manager.webhooks``), describe each with an `AdmissionWebhook`, and `install`
-what `webhook_configurations` builds. `Conversions` say how versions of a kind become one another.
+what `webhook_configurations` builds. `Conversions` say how versions of a kind become one another. An `AdmissionPolicy`
+needs no server: it is CEL.
 """
 
 from pyreconcile.webhook._conversion import ConversionError, Conversions, PartialConversionError
@@ -16,10 +17,12 @@ from pyreconcile.webhook._install import (
     webhook_configurations,
 )
 from pyreconcile.webhook._options import ServiceReference, WebhookOptions, mutating_path, validating_path
+from pyreconcile.webhook._policy import AdmissionPolicy
 from pyreconcile.webhook._request import AdmissionRequest, admission_review, apply_patch
 from pyreconcile.webhook._server import WebhookServer
 
 __all__ = [
+    "AdmissionPolicy",
     "AdmissionRequest",
     "AdmissionWebhook",
     "BundleInjector",

@@ -12,13 +12,18 @@ import structlog
 from anyio.abc import TaskStatus
 
 from pyreconcile.api import KubeObject, RawObject, unstructured
-from pyreconcile.webhook._options import CONVERSION_PATH, ServiceReference, mutating_path, validating_path
+from pyreconcile.webhook._options import (
+    CONVERSION_PATH,
+    Operation,
+    ServiceReference,
+    mutating_path,
+    rule_for,
+    validating_path,
+)
 from pyreconcile.webhook._server import WebhookServer
 
 if TYPE_CHECKING:
     from pyreconcile.client import Client
-
-Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"]
 
 _RETRY = 10.0  # seconds between two tries to inject a CA bundle
 
@@ -27,6 +32,16 @@ _log = structlog.get_logger()
 _API_VERSION = "admissionregistration.k8s.io/v1"
 _MUTATING = unstructured(_API_VERSION, "MutatingWebhookConfiguration", namespaced=False)
 _VALIDATING = unstructured(_API_VERSION, "ValidatingWebhookConfiguration", namespaced=False)
+_KINDS = {
+    "MutatingWebhookConfiguration": _MUTATING,
+    "ValidatingWebhookConfiguration": _VALIDATING,
+    "ValidatingAdmissionPolicy": unstructured(
+        _API_VERSION, "ValidatingAdmissionPolicy", plural="validatingadmissionpolicies", namespaced=False
+    ),
+    "ValidatingAdmissionPolicyBinding": unstructured(
+        _API_VERSION, "ValidatingAdmissionPolicyBinding", namespaced=False
+    ),
+}
 _CRD = unstructured("apiextensions.k8s.io/v1", "CustomResourceDefinition", namespaced=False)
 
 CONVERSION_MANAGER = "pyreconcile-conversion"
@@ -114,14 +129,13 @@ def webhook_configurations(
 
 
 async def install(client: Client, configurations: Iterable[RawObject]) -> None:
-    """Apply webhook configurations (server-side apply, forced); one that is in place already is not written.
+    """Apply webhook configurations and policies (server-side apply, forced); what is in place already is not written.
 
     Raises:
         pyreconcile.client.ApiError: the API server refuses one.
     """
     for raw in configurations:
-        kind = _MUTATING if raw["kind"] == _MUTATING.resource.kind else _VALIDATING
-        await client.apply(kind.from_dict(raw))
+        await client.apply(_KINDS[raw["kind"]].from_dict(raw))
 
 
 def conversion_config(server: WebhookServer, *, base_url: str | None = None) -> RawObject:
@@ -212,20 +226,10 @@ def _base_url(server: WebhookServer, base_url: str | None) -> str | None:
 
 
 def _entry(webhook: AdmissionWebhook, client_config: RawObject) -> RawObject:
-    resource = webhook.kind.resource
-    plural = f"{resource.plural}/{webhook.sub_resource}" if webhook.sub_resource else resource.plural
     entry: RawObject = {
         "name": webhook.name,
         "clientConfig": client_config,
-        "rules": [
-            {
-                "apiGroups": [resource.group],
-                "apiVersions": [resource.version],
-                "resources": [plural],
-                "operations": list(webhook.operations),
-                "scope": "Namespaced" if resource.namespaced else "Cluster",
-            }
-        ],
+        "rules": [rule_for(webhook.kind, webhook.operations, sub_resource=webhook.sub_resource)],
         "admissionReviewVersions": ["v1"],
         "failurePolicy": webhook.failure_policy,
         "sideEffects": "None",

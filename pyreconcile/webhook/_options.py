@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from pyreconcile.api import KubeObject, Resource
+from pyreconcile.api import KubeObject, RawObject, Resource
 from pyreconcile.certs import TLSOptions
+
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"]
 
 CONVERSION_PATH = "/convert"
 """The path of all conversion webhooks (rule WH-2)."""
@@ -94,3 +97,15 @@ def split_address(address: str) -> tuple[str, int] | None:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"bind_address {address!r} must be 'host:port' or ':port', as in ':9443', or '0' for none")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def rule_for(kind: type[KubeObject], operations: Sequence[Operation], *, sub_resource: str = "") -> RawObject:
+    """Return the rule that names the resource of a kind, or a sub-resource of it, in webhooks and policies."""
+    resource = kind.resource
+    return {
+        "apiGroups": [resource.group],
+        "apiVersions": [resource.version],
+        "resources": [f"{resource.plural}/{sub_resource}" if sub_resource else resource.plural],
+        "operations": list(operations),
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+    }

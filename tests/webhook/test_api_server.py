@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import anyio
 import pytest
 
-from pyreconcile.api import ObjectMeta
+from pyreconcile.api import ObjectMeta, unstructured
 from pyreconcile.api.admissionregistration_v1 import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.client import ApiError, Client, ForbiddenError, MergePatch
 from pyreconcile.webhook import (
+    AdmissionPolicy,
     AdmissionRequest,
     AdmissionWebhook,
     Denied,
@@ -192,3 +193,42 @@ async def test_wh_5_a_broken_handler_refuses_with_its_error(client, namespace, m
         with pytest.raises(ApiError, match="ZeroDivisionError: oops") as caught:
             await client.create(config_map(namespace))
         assert caught.value.code == 500
+
+
+@pytest.mark.rules("WH-10")
+async def test_wh_10_a_policy_in_cel_needs_no_server_of_ours(client, namespace):
+    policy = AdmissionPolicy(
+        name=f"p-{namespace}",
+        kind=ConfigMap,
+        variables={"size": "has(object.data) && 'size' in object.data ? object.data.size : ''"},
+        validations={"variables.size != '0'": "data.size must not be 0"},
+        match_conditions={"not-exempt": "object.metadata.name != 'exempt'"},
+        namespace_selector={"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+    )
+    kinds = {
+        kind: unstructured("admissionregistration.k8s.io/v1", kind, plural=plural, namespaced=False)
+        for kind, plural in (
+            ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+            ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+        )
+    }
+    await install(client, policy.objects())
+    try:
+        stored = await client.get(kinds["ValidatingAdmissionPolicy"], policy.name)
+
+        async def refuses() -> bool:
+            try:
+                await client.create(config_map(namespace, size="0"), dry_run=True)
+            except ApiError as error:
+                return "data.size must not be 0" in str(error)
+            return False
+
+        await until(refuses)
+        await client.create(config_map(namespace, size="1"), dry_run=True)
+        await client.create(config_map(namespace, "exempt", size="0"), dry_run=True)
+        await install(client, policy.objects())
+        again = await client.get(kinds["ValidatingAdmissionPolicy"], policy.name)
+        assert again.to_dict()["spec"] == stored.to_dict()["spec"]
+    finally:
+        for kind in kinds.values():
+            await client.delete(kind, policy.name, missing_ok=True)

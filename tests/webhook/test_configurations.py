@@ -1,12 +1,16 @@
 """What webhook configurations say to the API server."""
 
+import asyncio
 import base64
 
+import anyio
 import pytest
 
 from pyreconcile.api import unstructured
 from pyreconcile.webhook import (
+    AdmissionPolicy,
     AdmissionWebhook,
+    BundleInjector,
     ServiceReference,
     WebhookOptions,
     WebhookServer,
@@ -115,3 +119,42 @@ def test_a_webhook_that_the_api_server_would_refuse_is_refused():
         AdmissionWebhook(name="short", stage="mutating", kind=Pod)
     with pytest.raises(ValueError, match="1 to 30 s"):
         AdmissionWebhook(name="a.b.c", stage="mutating", kind=Pod, timeout=0)
+
+
+@pytest.mark.rules("WH-10")
+@pytest.mark.looptime
+async def test_a_bundle_that_could_not_be_injected_is_tried_again_after_ten_seconds():
+    class Certificates:
+        def on_change(self, callback):
+            self.changed = callback
+
+    class Server:
+        certificates = Certificates()
+
+    tries = []
+
+    async def put():
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) < 3:
+            raise RuntimeError("the API server is away")
+
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(BundleInjector(Server(), put).run, stop)
+        await anyio.sleep(5)
+        assert tries == []  # what is there at the start is in place
+        Server.certificates.changed()
+        await anyio.sleep(100)
+        assert tries == [5, 15, 25]
+        Server.certificates.changed()
+        await anyio.sleep(1)
+        assert len(tries) == 4
+        stop.set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"validations": {}}, "validations"), ({"actions": ("Deny", "Warn")}, "actions")]
+)
+def test_a_policy_that_cannot_work_is_refused(changes, field):
+    with pytest.raises(ValueError, match=f"^{field}: "):
+        AdmissionPolicy(**{"name": "p", "kind": Pod, "validations": {"true": "never"}, **changes})
