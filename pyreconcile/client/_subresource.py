@@ -24,21 +24,26 @@ class Subresource(Generic[B]):
 
     All go to the server, and raise ApiError by kind when it refuses: NotFoundError when the object, or a sub-resource
     of this name, is not there. A sub-resource has only some of the verbs; the others are MethodNotAllowedError.
+
+    Attributes:
+        kind, key: the object.
+        name: the sub-resource.
+        body: what it takes and returns.
     """
 
     def __init__(self, client: WriteVerbs, kind: type[KubeObject], key: str, name: str, body: type[B]) -> None:
+        self.kind = kind
+        self.key = key
+        self.name = name
+        self.body = body
         self._client = client
-        self._kind = kind
-        self._key = key
-        self._body = body
-        self._part = name if body is kind else ""
         self._path = path_of(kind, key, name)
         self._about = (kind.resource, key)
         self._blind = name != "token"
 
     async def get(self) -> B:
         """Return the sub-resource."""
-        return self._body.from_json(await self._client._read(self._path))
+        return self.body.from_json(await self._client._read(self._path))
 
     async def create(self, body: B, *, dry_run: bool = False, field_validation: FieldValidation | None = None) -> B:
         """Post a body, such as an Eviction or a TokenRequest, and return the answer.
@@ -85,16 +90,17 @@ class Subresource(Generic[B]):
             query["fieldManager"] = field_manager
         if force:
             query["force"] = "true"
-        content = orjson.dumps(configuration_of(body, subresource=self._part))
+        part = self.name if self.body is self.kind else ""
+        content = orjson.dumps(configuration_of(body, subresource=part))
         answer = await self._client._write(
             "PATCH", self._path, content, query, content_type=APPLY, idempotent=True, about=self._about
         )
         return self._taken(answer, query)
 
     def _taken(self, answer: bytes, query: Mapping[str, str]) -> B:
-        body = self._body.from_json(answer)
+        body = self.body.from_json(answer)
         observer = self._client._settings.write_observer
         version = body.metadata.resource_version
         if observer is not None and version and "dryRun" not in query:
-            observer.written(self._kind.resource, self._key, version)
+            observer.written(self.kind.resource, self.key, version)
         return body

@@ -173,7 +173,7 @@ class WriteVerbs(Core):
             ConflictError: the patch carries a resource version that is not the stored one.
             UnsupportedMediaTypeError: a strategic merge patch was sent for a custom resource.
         """
-        kind, key, patch = _patch_target(target, rest)
+        kind, key, patch = patch_target(target, rest)
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         path = path_of(kind, key, subresource)
         answer = await self._write(
@@ -377,7 +377,12 @@ class WriteVerbs(Core):
         return {"dryRun": "All"} if dry_run or self._settings.dry_run else {}
 
 
-def _patch_target(target: Any, rest: tuple[Any, ...]) -> tuple[type[KubeObject], str, Patch]:
+def patch_target(target: Any, rest: tuple[Any, ...]) -> tuple[type[KubeObject], str, Patch]:
+    """Return kind, key and patch of the two forms of a patch call.
+
+    Raises:
+        TypeError: it is neither.
+    """
     if isinstance(target, KubeObject) and len(rest) == 1:
         return type(target), target.key, rest[0]
     if isinstance(target, type) and len(rest) == 2:
