@@ -35,3 +35,20 @@ async def test_webhooks_of_the_guide_can_be_registered(example):
         configurations = webhook_configurations(server, example["WEBHOOKS"], mutating_name="m", validating_name="v")
         stop.set()
     assert [len(configuration["webhooks"]) for configuration in configurations] == [1, 1]
+
+
+async def test_conversions_and_policies_of_the_guide_do_what_it_says(example):
+    server = example["WebhookServer"](WebhookOptions(bind_address="127.0.0.1:0"))
+    example["register_conversions"](server)
+    old = {
+        "apiVersion": "labs.example.dev/v1beta1",
+        "kind": "Pool",
+        "metadata": {"name": "a"},
+        "spec": {"address": "h:1"},
+    }
+    request = {"uid": "1", "desiredAPIVersion": "labs.example.dev/v1", "objects": [old]}
+    review = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
+    answer = await server.call("/convert", review)
+    assert answer["response"]["convertedObjects"][0]["spec"] == {"host": "h", "port": 1}
+    policy, binding = example["NO_LATEST"].objects()
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
