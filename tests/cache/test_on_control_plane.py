@@ -206,16 +206,23 @@ async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
         assert (stats.lists, stats.streaming_lists) == (0, 1)
 
 
-async def test_o_19_a_connection_that_swallows_everything_is_given_up_after_its_silence(
-    proxied: Any, client: Client, namespace: str, recorder: Any
+@pytest.mark.rules("PX-5", "RF-16")
+@pytest.mark.parametrize("limit", ["silence", "length"])
+async def test_o_19_a_connection_that_swallows_everything_is_given_up(
+    proxied: Any, client: Client, namespace: str, recorder: Any, monkeypatch: pytest.MonkeyPatch, limit: str
 ):
+    """Half-open: the peer is gone without a word. Either the silence tells, or the watch's own length and margin."""
     await client.create(config_map(namespace, "first"))
+    if limit == "length":
+        monkeypatch.setattr("pyreconcile.cache._reflector.WATCH_SECONDS", (2, 2))
+        monkeypatch.setattr("pyreconcile.cache._reflector.WATCH_MARGIN", 0.5)
     async with AsyncExitStack() as stack:
         proxy, path = await stack.enter_async_context(proxied())
         through = await stack.enter_async_context(connect(kubeconfig=path))
+        silence = 1.0 if limit == "silence" else 70.0
 
         def make(scope: Scope, sink: Sink) -> Reflector:
-            return Reflector(through.transport, ConfigMap.resource, scope, sink, silence=1.0)
+            return Reflector(through.transport, ConfigMap.resource, scope, sink, silence=silence)
 
         informer = Informer(ConfigMap, [Scope(namespace, fields="metadata.name!=kube-root-ca.crt")], make)
         handler = recorder()
@@ -224,6 +231,7 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up_after_its_
         tasks.start_soon(informer.run)
         await registration.wait_synced()
         proxy.blackhole()
+        began = time.monotonic()
         await client.create(config_map(namespace, "sixth"))
         await client.delete(ConfigMap, f"{namespace}/first")
         assert await handler.wait(3) == [
@@ -231,6 +239,7 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up_after_its_
             ("add", f"{namespace}/sixth"),
             ("delete", f"{namespace}/first"),
         ]
+        assert time.monotonic() - began < 2 + 0.5 + 2
         stats = informer.reflectors[0].stats
         assert (stats.lists, stats.streaming_lists, stats.errors) == (0, 1, {})
         informer.stop()

@@ -11,10 +11,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from pyreconcile.api import RawObject
 from pyreconcile.api.core_v1 import ConfigMap
-from pyreconcile.cache import Cache
+from pyreconcile.cache import Cache, CacheOptions
 
 COUNT = 8000
+MANY = 100_000
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +41,19 @@ def burst(scripted: Any, wire: Any) -> Any:
     return scripted(watches=[[*added, wire.bookmark(COUNT + 1, end=True), *updated, wire.SILENT]])
 
 
+class Counter:
+    """A handler that counts what is added."""
+
+    def __init__(self) -> None:
+        self.added = 0
+
+    def on_add(self, obj: RawObject, *, initial: bool) -> None:
+        self.added += 1
+
+    def on_update(self, old: RawObject, new: RawObject) -> None: ...
+    def on_delete(self, obj: RawObject, *, state_unknown: bool) -> None: ...
+
+
 async def longest_stall(until: Any) -> float:
     """Seconds of CPU that passed at most between two turns of this task."""
     longest, last = 0.0, time.thread_time()
@@ -61,6 +76,32 @@ async def test_px_3_the_loop_never_stands_still_for_50_ms(burst: Any, recorder: 
             stall = await longest_stall(lambda: len(handler.calls) == 2 * COUNT)
         assert stall < 0.05
         assert gc.get_freeze_count() > frozen + COUNT
+
+
+@pytest.mark.rules("RF-17")
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_px_3_a_first_list_of_100_000_objects_never_holds_up_the_loop_for_50_ms(
+    scripted: Any, wire: Any, running: Any, streaming: bool
+):
+    objects = (wire.config_map(f"c{number:06}", number + 1, f"n{number % 50:02}", app="web") for number in range(MANY))
+    if streaming:
+        added = [wire.event("ADDED", obj) for obj in objects]
+        server = scripted(watches=[[*added, wire.bookmark(MANY + 1, end=True), wire.SILENT]])
+    else:
+        server = scripted(lists=[wire.list_answer(list(objects), MANY + 1)])
+    gc.freeze()
+    cache = Cache(server, CacheOptions(streaming_lists=streaming))
+    cache.add_index(ConfigMap, "app", lambda obj: [obj["metadata"]["labels"]["app"]])
+    handler, late = Counter(), Counter()
+    informer = cache.informer(ConfigMap)
+    informer.add_handler(handler)
+    async with running(cache):
+        with anyio.fail_after(100):
+            stall = await longest_stall(lambda: handler.added == MANY)
+            informer.add_handler(late)
+            stall = max(stall, await longest_stall(lambda: late.added == MANY))
+        assert len(informer.store) == MANY
+        assert stall < 0.05
 
 
 async def test_in_16_reading_does_not_start_a_list_or_a_task(fake_server: Any, running: Any):
