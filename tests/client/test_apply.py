@@ -104,6 +104,7 @@ async def paint(client, namespace):
     return make
 
 
+@pytest.mark.rules("U-68")
 async def test_cl_6_apply_creates_changes_and_removes(logged, namespace, requests):
     created = await logged.apply(config_map(namespace, a="1", b="1"))
     assert created.data == {"a": "1", "b": "1"}
@@ -191,6 +192,7 @@ async def test_he_3_a_field_that_another_manager_changed_is_taken_back(logged, n
     assert (await logged.apply(config_map(namespace, a="1"))).data == {"a": "1"}
 
 
+@pytest.mark.rules("U-68")
 async def test_cl_6_without_force_a_conflict_names_field_and_manager(logged, namespace):
     await logged.with_options(field_manager="first").apply(config_map(namespace, a="1"))
     with pytest.raises(ConflictError, match='conflict with "first"') as caught:

@@ -76,6 +76,7 @@ def test_er_1_reason_decides_whatever_the_code_says(reason, kind):
     assert (error.reason, error.code, str(error)) == (reason, 418, "m")
 
 
+@pytest.mark.rules("ER-2")
 @pytest.mark.parametrize(("code", "kind"), BY_CODE.items())
 @pytest.mark.parametrize("reason", ["", "Unknown", "SomethingNew"])
 def test_er_1_er_2_code_decides_only_when_the_reason_is_unknown(code, kind, reason):

@@ -141,6 +141,15 @@ async def test_cl_11_an_apply_whose_connection_is_cut_is_sent_again(client_of, n
     assert [method for method, *_ in script.seen] == ["GET", "PATCH", "PATCH"]
 
 
+async def test_cl_11_waits_above_50_ms_are_logged(client_of, naps, capsys):
+    script = Script(answer(503, headers={"Retry-After": "0"}), answer(503, headers={"Retry-After": "1"}), answer())
+    client = await client_of(script, sleep=naps)
+    await client.get(ConfigMap, "ns/x")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "request_retried" in line]
+    assert "wait=1" in line
+    assert "path=/api/v1/namespaces/ns/configmaps/x" in line
+
+
 async def test_an_answer_that_breaks_off_is_not_tried_again(client_of, naps):
     async def half(request):
         response = web.StreamResponse(headers={"Content-Length": "100"})

@@ -83,6 +83,45 @@ async def test_cl_2_create_get_update_delete(client, namespace):
     assert await client.find(ConfigMap, created.key) is None
 
 
+@pytest.mark.rules("U-68")
+async def test_cl_3_every_write_returns_the_object_as_the_server_has_it(client, namespace):
+    created = await client.create(config_map(namespace, a="1"))
+    updated = created.deep_copy()
+    updated.data = {"b": "1"}
+    answers = [
+        created,
+        await client.update(updated),
+        await client.patch(created, MergePatch({"data": {"c": "1"}})),
+        await client.apply(config_map(namespace, d="1")),
+        await client.patch(ConfigMap, created.key, JsonPatch([{"op": "remove", "path": "/data/c"}])),
+    ]
+    assert [answer.data for answer in answers] == [
+        {"a": "1"},
+        {"b": "1"},
+        {"b": "1", "c": "1"},
+        {"b": "1", "c": "1", "d": "1"},
+        {"b": "1", "d": "1"},
+    ]
+    assert {(answer.api_version, answer.kind) for answer in answers} == {("v1", "ConfigMap")}
+    assert {answer.metadata.uid for answer in answers} == {created.metadata.uid}
+    versions = [int(answer.metadata.resource_version) for answer in answers]
+    assert versions == sorted(set(versions))
+    # What was passed stays as it was: the answer is another object (controller-runtime writes into the passed one).
+    assert (updated.data, updated.metadata.resource_version) == ({"b": "1"}, created.metadata.resource_version)
+
+
+@pytest.mark.rules("U-68")
+async def test_cl_3_a_read_has_no_field_that_the_server_does_not_send(client, namespace):
+    created = await client.create(config_map(namespace, a="1"))
+    await client.patch(created, MergePatch({"metadata": {"labels": None}, "data": None}))
+    (listed,) = await client.list(ConfigMap, namespace=namespace, fields={"metadata.name": "x"})
+    for read in (await client.get(ConfigMap, created.key), await client.find(ConfigMap, created.key), listed):
+        assert read.metadata.labels == {}
+        assert not read.data
+        assert read.to_dict().keys() == {"apiVersion", "kind", "metadata"}
+        assert "labels" not in read.to_dict()["metadata"]
+
+
 async def test_get_raises_and_find_returns_none(client, namespace):
     key = f"{namespace}/nothing"
     assert await client.find(ConfigMap, key) is None
@@ -202,6 +241,28 @@ async def test_cl_8_delete_with_preconditions(client, namespace):
     await client.delete(ConfigMap, created.key, missing_ok=True)
 
 
+async def test_cl_8_pages_continue_by_themselves_and_raw_parameters_go_through_the_transport(client, namespace):
+    for name in "abc":
+        await client.create(config_map(namespace, name))
+    path, query = ConfigMap.resource.path(namespace), {"labelSelector": "app in (a,b,c)", "limit": "2"}
+    first = json.loads(await client.transport.request("GET", path, query=query))
+    assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
+    query["continue"] = first["metadata"]["continue"]
+    second = json.loads(await client.transport.request("GET", path, query=query))
+    assert [item["metadata"]["name"] for item in second["items"]] == ["c"]
+    found = await client.list(ConfigMap, namespace=namespace, labels={"app": ["a", "b"], "other": ["x"]})
+    assert found == []
+
+
+async def test_cl_8_delete_with_a_grace_period_and_orphans(client, namespace):
+    created = await client.create(deployment(namespace))
+    await client.delete(created, grace_period_seconds=0, propagation="Orphan")
+    with anyio.fail_after(20):
+        while (left := await client.find(Deployment, created.key)) is not None:
+            assert "orphan" in left.metadata.finalizers
+            await anyio.sleep(0.05)
+
+
 async def test_cl_8_delete_in_the_foreground_waits_for_dependents(client, namespace):
     created = await client.create(deployment(namespace))
     await client.delete(created, propagation="Foreground")
@@ -219,6 +280,7 @@ async def test_cl_2_delete_all_of(client, namespace):
     assert [obj.metadata.name for obj in left] == ["c"]
 
 
+@pytest.mark.rules("U-68")
 async def test_cl_7_dry_run_stores_nothing(client, namespace):
     observer = Observer()
     dry = client.with_options(dry_run=True, write_observer=observer)
