@@ -17,10 +17,11 @@ import pytest
 import yaml
 from anyio.streams.stapled import MultiListener
 
-from pyreconcile.api import RawObject
+from pyreconcile.api import RawObject, unstructured
+from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.selectors import LabelSelector
 from pyreconcile.cache import key_of
-from pyreconcile.client import ApiError, ExpiredError, InvalidError, NotFoundError
+from pyreconcile.client import ApiError, Client, ExpiredError, InvalidError, NotFoundError
 
 SILENT = "silent"
 
@@ -441,3 +442,24 @@ def running() -> Any:
                 stop.set()
 
     return run
+
+
+@pytest.fixture
+async def things(client: Client, namespace: str) -> Any:
+    """A kind without size limit of its own, as config maps have one of 1 MiB."""
+    group = f"{namespace}.example.dev"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    crd = CustomResourceDefinition.from_dict(
+        {
+            "metadata": {"name": f"things.{group}"},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"plural": "things", "kind": "Thing"},
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            },
+        }
+    )
+    created = await client.create(crd)
+    yield unstructured(f"{group}/v1", "Thing")
+    await client.delete(created)

@@ -14,8 +14,6 @@ import orjson
 import pytest
 import yaml
 
-from pyreconcile.api import unstructured
-from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.cache import Cache, CacheOptions
 from pyreconcile.client import Client, connect
@@ -99,27 +97,6 @@ async def test_px_4_a_line_may_be_of_10_mib(received: Any, size: int):
     text = LETTERS * (10 * MIB // len(LETTERS.encode()) + 1)
     assert len(text.encode()) > 10 * MIB
     assert await received(text, lambda body: [body[at : at + size] for at in range(0, len(body), size)]) == text
-
-
-@pytest.fixture
-async def things(client: Client, namespace: str) -> Any:
-    """A kind without size limit of its own, as config maps have one of 1 MiB."""
-    group = f"{namespace}.example.dev"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    crd = CustomResourceDefinition.from_dict(
-        {
-            "metadata": {"name": f"things.{group}"},
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"plural": "things", "kind": "Thing"},
-                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-            },
-        }
-    )
-    created = await client.create(crd)
-    yield unstructured(f"{group}/v1", "Thing")
-    await client.delete(created)
 
 
 @pytest.mark.plane

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyreconcile.api import PartialObjectMetadata, metadata_only
+from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.cache._listbody import ListBody
+from pyreconcile.client import Client, MergePatch
 
 TEXT = st.text(max_size=8) | st.sampled_from(['},{"metadata":{', "]}", '"items":[', '],"kind":"', "\\", "ü"])
 VALUE = st.recursive(
@@ -72,3 +75,23 @@ def test_rf_17_what_is_no_list_is_an_error(body: bytes):
 @pytest.mark.parametrize("items", [None, []])
 def test_rf_10_an_empty_list_may_have_null_items(items: Any):
     assert list(ListBody(orjson.dumps(built_in(items))).slices()) == []
+
+
+@pytest.mark.plane
+@pytest.mark.rules("RF-17", "RF-10")
+async def test_rf_17_lists_of_a_real_server_come_in_slices(client: Client, namespace: str, things: Any):
+    """Of built-in kinds, of custom ones, and of metadata alone, with entries of managedFields that look alike."""
+    for number in range(6):
+        metadata = {"namespace": namespace, "name": f"a{number}", "labels": {"x": "y"}}
+        await client.create(ConfigMap.from_dict({"metadata": metadata, "data": {"text": '],"kind":"' * 9}}))
+        thing = await client.create(things.from_dict({"metadata": metadata, "spec": [{"metadata": {}}] * 3}))
+        await client.patch(thing, MergePatch({"spec": []}))
+    for kind in (ConfigMap, things, metadata_only(ConfigMap), metadata_only(things)):
+        accept = kind.list_media_type if issubclass(kind, PartialObjectMetadata) else "application/json"
+        text = await client.transport.request("GET", kind.resource.path(namespace), accept=accept)
+        whole = orjson.loads(text)
+        body = ListBody(text, size=300)
+        parts = [part for part in body.slices() if part]
+        assert len(parts) >= 5
+        assert [item for part in parts for item in part] == whole.pop("items")
+        assert body.envelope == whole

@@ -124,6 +124,31 @@ async def test_ca_7_indexes_selectors_and_cluster_scoped_kinds(client: Client, n
         assert await cached.list(Pod) == []
 
 
+async def test_ca_11_namespaces_come_and_go_while_the_cache_runs(
+    client: Client, namespace: str, started: Any, recorder: Any
+):
+    other = f"{namespace}-b"
+    await client.create(Namespace(metadata={"name": other}))
+    for name in (namespace, other):
+        await client.create(config_map(name, "a"))
+    async with started(client, namespace) as cache:
+        handler = recorder()
+        informer = cache.informer(ConfigMap)
+        await informer.add_handler(handler).wait_synced()
+        await cache.add_namespace(other)
+        assert f"{other}/a" in [obj.key for obj in await cache.list(ConfigMap)]
+        own = client.with_options(reader=cache, write_observer=cache)
+        await own.create(config_map(other, "b"))
+        assert (await own.get(ConfigMap, f"{other}/b")).metadata.name == "b"
+        await cache.remove_namespace(other)
+        assert [obj.key for obj in await cache.list(ConfigMap)] == [f"{namespace}/a"]
+        assert [stats.watches for stats in (reflector.stats for reflector in informer.reflectors)] == [1]
+        calls = await handler.wait(5)
+        assert calls[:3] == [("initial", f"{namespace}/a"), ("initial", f"{other}/a"), ("add", f"{other}/b")]
+        assert set(calls[3:]) == {("vanished", f"{other}/a"), ("vanished", f"{other}/b")}
+    await client.delete(Namespace, other)
+
+
 @pytest.fixture
 def behind_proxy(proxied: Any, started: Any, client: Client, namespace: str) -> Any:
     """A cache that watches through the proxy, and a client that writes past it and reads from the cache."""
