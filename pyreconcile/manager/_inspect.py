@@ -62,7 +62,8 @@ def _waiting_at(awaited: Any) -> list[str]:
         elif isinstance(awaited, AsyncGeneratorType):
             frame, following = awaited.ag_frame, awaited.ag_await
         else:
-            found.append(f"waits for {type(awaited).__qualname__}")
+            name = type(awaited).__qualname__
+            found.append("waits for a future" if name == "FutureIter" else f"waits for {name}")
             break
         if frame is not None:
             found.append(_place(frame))

@@ -16,6 +16,7 @@ from cryptography import x509
 
 from pyreconcile.certs import CertificateAuthority, CertificateFiles, CertificateWatcher, KeyPair
 from pyreconcile.certs._folders import watch_folders
+from pyreconcile.certs._watcher import POLL
 from pyreconcile.metrics import Metrics
 
 SLOW = 3600.0
@@ -155,6 +156,7 @@ async def test_mg_12_files_that_are_removed_and_written_again_are_watched_again(
 @pytest.mark.rules("MG-12", "U-71")
 async def test_mg_12_the_poll_finds_what_no_event_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The folder is replaced whole, so events of the old one end; and a system without inotify has no events at all."""
+    assert POLL == 10
     folder = tmp_path / "certs"
     folder.mkdir()
     write(folder)

@@ -19,7 +19,7 @@ from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.api.events_v1 import Event
 from pyreconcile.cache import CacheOptions
 from pyreconcile.client import Client, ConnectOptions, MergePatch
-from pyreconcile.controller import Builder, ControllerOptions, Request
+from pyreconcile.controller import Builder, Controller, ControllerOptions, Request
 from pyreconcile.election import ElectionOptions, Elector, LeadershipLostError, LeaseLock, NotLeaderError
 from pyreconcile.election._lock import open_lock
 from pyreconcile.manager import Manager, ManagerOptions
@@ -39,6 +39,8 @@ class Replica:
         self.stamps: list[float] = []
         self.cut = False
         self.manager: Manager
+        self.controller: Controller | None = None
+        self.options = ControllerOptions(skip_name_validation=True)  # all replicas are in this process
         connect = ConnectOptions(kubeconfig=plane.kubeconfig)
         times = {"lease_duration": 2, "renew_deadline": 1.4, "retry_period": 0.3, **election}
         leader_election = ElectionOptions(name="lock", namespace=namespace, identity=name, **times)
@@ -63,8 +65,8 @@ class Replica:
                 if with_events:
                     assert self.manager.elector is not None
                     self.elector = self.manager.elector
-                options = ControllerOptions(skip_name_validation=True)  # all replicas are in this process
-                Builder(self.manager).for_(ConfigMap).named("stamper").with_options(options).complete(self._stamp)
+                builder = Builder(self.manager).for_(ConfigMap).named("stamper").with_options(self.options)
+                self.controller = builder.complete(self._stamp)
                 await self.manager.run(self.stop)
         except Exception as error:
             self.error = error
@@ -238,6 +240,27 @@ async def test_o_08_a_leader_that_is_cut_off_writes_nothing_more_before_the_next
         assert a.stamps[-1] < b.stamps[0]
         b.stop.set()
     assert b.error is None
+
+
+@pytest.mark.rules("MG-3", "U-29")
+async def test_u_29_a_warm_standby_has_its_queue_ready_and_reconciles_only_once_elected(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    a, b = Replica(control_plane, namespace, "a"), Replica(control_plane, namespace, "b")
+    b.options = ControllerOptions(skip_name_validation=True, enable_warmup=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(a.run)
+        await until(lambda: a.elector.still_leader())
+        key = await touch(client, namespace)
+        await until(lambda: stamped(client, key, "a"))
+        tasks.start_soon(b.run)
+        await until(lambda: b.controller is not None and b.controller.queue is not None and len(b.controller.queue) > 0)
+        assert not b.elector.still_leader()
+        assert b.stamps == []
+        a.stop.set()
+        await until(lambda: stamped(client, key, "b"))
+        b.stop.set()
+    assert (a.error, b.error) == (None, None)
 
 
 @pytest.mark.rules("PX-2", "LE-11", "LE-8", "PX-6")

@@ -15,7 +15,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pyreconcile.api.coordination_v1 import Lease
-from pyreconcile.client import Client
+from pyreconcile.client import Client, MergePatch
 from pyreconcile.testing import ControlPlane
 
 pytestmark = pytest.mark.plane
@@ -90,6 +90,21 @@ async def test_o_09_sigterm_hands_over_at_once_and_sigkill_after_the_lease(
         lease = await client.get(Lease, f"{namespace}/lock")
         assert lease.spec is not None
         assert not lease.spec.holder_identity
+
+
+@pytest.mark.rules("LE-8")
+async def test_le_8_a_process_that_lost_the_lease_exits_with_an_error(
+    control_plane: ControlPlane, client: Client, namespace: str
+):
+    async with replica(control_plane, namespace, "a") as a:
+        await a.says("leading")
+        thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}}
+        await client.patch(Lease, f"{namespace}/lock", MergePatch(thief))
+        with anyio.fail_after(10):
+            assert await a.process.wait() == 1
+    lease = await client.get(Lease, f"{namespace}/lock")
+    assert lease.spec is not None
+    assert lease.spec.holder_identity == "thief"
 
 
 async def holder(client: Client, namespace: str, former: set[str]) -> str:

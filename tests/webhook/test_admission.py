@@ -9,6 +9,7 @@ import pytest
 from pydantic import ConfigDict
 
 from pyreconcile.api import CustomResource, Spec, Status
+from pyreconcile.api.core_v1 import Pod
 from pyreconcile.client import NotFoundError
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook import (
@@ -90,6 +91,7 @@ def default_replicas(obj: Gadget, request: AdmissionRequest) -> None:
 
 def test_wh_2_paths_come_from_the_kind():
     assert (MUTATE, VALIDATE) == ("/mutate-webhook-example-dev-v1-gadget", "/validate-webhook-example-dev-v1-gadget")
+    assert (mutating_path(Pod), validating_path(Pod)) == ("/mutate--v1-pod", "/validate--v1-pod")
 
 
 def test_wh_1_a_path_registered_twice_is_an_error(server):

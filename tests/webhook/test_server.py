@@ -13,6 +13,7 @@ from cryptography import x509
 from pyreconcile.api import unstructured
 from pyreconcile.certs import CertificateAuthority
 from pyreconcile.metrics import Metrics
+from pyreconcile.testing._pki import Authority
 from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
 from pyreconcile.webhook._routes import MAX_BODY
 
@@ -20,6 +21,9 @@ Thing = unstructured("example.dev/v1", "Thing")
 PATH = "/validate-example-dev-v1-thing"
 REVIEW = admission_review({"apiVersion": "example.dev/v1", "kind": "Thing", "metadata": {"name": "a"}})
 JSON = {"Content-Type": "application/json"}
+
+
+CLIENTS = Authority()
 
 
 @asynccontextmanager
@@ -332,9 +336,14 @@ async def test_missing_certificate_files_end_the_run(tmp_path):
 
 
 async def test_wh_1_with_a_client_ca_a_client_must_show_a_certificate(tmp_path):
-    authority = CertificateAuthority()
-    (tmp_path / "client-ca.crt").write_bytes(authority.certificate)
+    (tmp_path / "client-ca.crt").write_bytes(CLIENTS.certificate)
     server = local(client_ca=tmp_path / "client-ca.crt")
     async with serving(server), session(server) as client:
         with pytest.raises(aiohttp.ClientError):
             await ask(client, json=REVIEW, headers=JSON)
+        trusted = ssl.create_default_context(cadata=server.ca_bundle.decode())
+        shown = CLIENTS.client("ann", ["g"])
+        for name, content in (("client.crt", shown.certificate), ("client.key", shown.key)):
+            (tmp_path / name).write_bytes(content)
+        trusted.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+        assert (await ask(client, json=REVIEW, headers=JSON, ssl=trusted))["response"]["allowed"]
