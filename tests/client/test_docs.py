@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreconcile.api.core_v1 import ConfigMap
+from pyreconcile.api.core_v1 import ConfigMap, ServiceAccount
 from pyreconcile.client import retry_on_conflict
 
 pytestmark = pytest.mark.plane
@@ -35,5 +35,7 @@ async def test_the_other_examples_of_the_guide(example, client, namespace):
     async def observe():
         return await example["observe"](client, await client.get(type(deployment), deployment.key))
 
+    account = await client.create(ServiceAccount(metadata={"name": "robot", "namespace": namespace}))
+    assert (await example["token_of"](client, account.key)).count(".") == 2
     observed = await retry_on_conflict(observe, tries=20)
     assert observed.status.collision_count == 1
