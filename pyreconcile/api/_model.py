@@ -108,7 +108,7 @@ class Model(BaseModel, metaclass=_ModelType):
 
         def __setattr__(self, name: str, value: Any) -> None:
             cls = type(self)
-            known = name in cls.model_fields or name in (self.__pydantic_extra__ or ()) or name.startswith("_")
+            known = name in cls.__pydantic_fields__ or name in (self.__pydantic_extra__ or ()) or name.startswith("_")
             if not known and not hasattr(cls, name):
                 raise AttributeError(_fields.unknown_name(cls, name))
             super().__setattr__(name, value)

@@ -37,10 +37,12 @@ def set_controller_reference(obj: KubeObject, owner: KubeObject, *, block_owner_
         AlreadyOwnedError: another controller owns ``obj``.
         OwnerError: ``owner`` has no UID, or is namespaced while ``obj`` is cluster-scoped or in another namespace.
     """
+    present = controller_of(obj)
+    if present is not None and present.block_owner_deletion is block_owner_deletion and _is_of(present, owner):
+        return
     reference = _reference(obj, owner)
     reference.controller = True
     reference.block_owner_deletion = block_owner_deletion
-    present = controller_of(obj)
     if present is not None and not _same_owner(present, reference):
         raise AlreadyOwnedError(obj, present)
     _put(obj, reference)
@@ -116,6 +118,18 @@ def _put(obj: KubeObject, reference: OwnerReference) -> None:
             return
     # Assigned, so that the field counts as set even when the list was never touched before.
     obj.metadata.owner_references = [*references, reference]
+
+
+def _is_of(reference: OwnerReference, owner: KubeObject) -> bool:
+    """Tell whether a reference is to this very object, as this version of its kind."""
+    metadata, resource = owner.metadata, type(owner).resource
+    return (
+        bool(metadata.uid)
+        and reference.uid == metadata.uid
+        and reference.name == metadata.name
+        and reference.kind == resource.kind
+        and reference.api_version == resource.api_version
+    )
 
 
 def _same_owner(a: OwnerReference, b: OwnerReference) -> bool:

@@ -77,7 +77,6 @@ class HTTPConnection(asyncio.Protocol):
     __slots__ = (
         "_chunks",
         "_closed",
-        "_delimited",
         "_headers",
         "_loop",
         "_on_lost",
@@ -105,7 +104,6 @@ class HTTPConnection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._chunks: list[bytes] = []
         self._status = 0
-        self._delimited = False
         self._closed = False
         self._tunnelling = False
 
@@ -145,7 +143,6 @@ class HTTPConnection(asyncio.Protocol):
         self._status = 0
         self._headers = []
         self._chunks = []
-        self._delimited = False
         self._waiter = self._loop.create_future()
         transport.write(request)
 
@@ -207,12 +204,16 @@ class HTTPConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is under way."""
         self._closed = True
-        if self._status and not self._delimited and exc is None:
+        if exc is None and self._status >= 200 and not self._is_delimited():
             self._complete()  # such an answer ends with its connection
         else:
             text = str(exc) or type(exc).__name__ if exc is not None else "the server closed it"
             self._fail(LostError(text, answered=bool(self._status)))
         self._on_lost(self)
+
+    def _is_delimited(self) -> bool:
+        names = {name.lower() for name, _ in self._headers}
+        return b"content-length" in names or b"transfer-encoding" in names
 
     # -- httptools' callbacks --------------------------------------------------------------------------------------
 
@@ -225,11 +226,6 @@ class HTTPConnection(asyncio.Protocol):
         self._status = status = self._parser.get_status_code()
         if status < 200:
             self._headers = []
-        for name, _ in self._headers:
-            if name.lower() in (b"content-length", b"transfer-encoding"):
-                self._delimited = True
-        if status in (204, 304):
-            self._delimited = True
         if self._tunnelling or (self._streaming is not None and status == 200):
             self._answer(Answer(status, self._headers))
 

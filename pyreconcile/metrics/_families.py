@@ -6,6 +6,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from pyreconcile.metrics._fast import FastCounter, FastGauge, FastHistogram
+
 # Buckets (A) of §16: seconds of a reconcile or of an admission request.
 DURATION_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -38,49 +40,59 @@ class Families:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
+        # Those of queues and controllers count several times in each reconcile, all in one thread.
+        def fast_counter(name: str, text: str, *labels: str) -> FastCounter:
+            return FastCounter(name, text, labels, registry)
+
+        def fast_gauge(name: str, text: str, *labels: str) -> FastGauge:
+            return FastGauge(name, text, labels, registry)
+
+        def fast_histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) -> FastHistogram:
+            return FastHistogram(name, text, labels, registry, bounds=bounds)
+
         prefix = "controller_runtime_"
-        self.reconciles = counter(f"{prefix}reconcile_total", "Reconciles by result.", "controller", "result")
-        self.reconcile_errors = counter(f"{prefix}reconcile_errors_total", "Reconciles that failed.", "controller")
-        self.terminal_errors = counter(
+        self.reconciles = fast_counter(f"{prefix}reconcile_total", "Reconciles by result.", "controller", "result")
+        self.reconcile_errors = fast_counter(f"{prefix}reconcile_errors_total", "Reconciles that failed.", "controller")
+        self.terminal_errors = fast_counter(
             f"{prefix}terminal_reconcile_errors_total", "Reconciles that failed and are not retried.", "controller"
         )
-        self.reconcile_panics = counter(
+        self.reconcile_panics = fast_counter(
             f"{prefix}reconcile_panics_total", "Unexpected exceptions of reconcilers.", "controller"
         )
-        self.reconcile_timeouts = counter(
+        self.reconcile_timeouts = fast_counter(
             f"{prefix}reconcile_timeouts_total", "Reconciles ended by the reconciliation timeout.", "controller"
         )
-        self.reconcile_seconds = histogram(
+        self.reconcile_seconds = fast_histogram(
             f"{prefix}reconcile_time_seconds", "Seconds of a reconcile.", DURATION_BUCKETS, "controller"
         )
-        self.reconcile_stalls = counter(
+        self.reconcile_stalls = fast_counter(
             "pyreconcile_reconcile_blocked_loop_seconds_total",
             "Seconds for which reconciles kept the event loop from everything else.",
             "controller",
         )
-        self.max_concurrent = gauge(
+        self.max_concurrent = fast_gauge(
             f"{prefix}max_concurrent_reconciles", "Reconciles that may run at once.", "controller"
         )
-        self.active_workers = gauge(f"{prefix}active_workers", "Reconciles that run now.", "controller")
+        self.active_workers = fast_gauge(f"{prefix}active_workers", "Reconciles that run now.", "controller")
 
         queue = ("name", "controller")
-        self.queue_depth = gauge("workqueue_depth", "Keys that are ready.", *queue, "priority")
-        self.queue_adds = counter("workqueue_adds_total", "Keys added.", *queue)
-        self.queue_retries = counter("workqueue_retries_total", "Keys added with a delay.", *queue)
-        self.queue_wait = histogram(
+        self.queue_depth = fast_gauge("workqueue_depth", "Keys that are ready.", *queue, "priority")
+        self.queue_adds = fast_counter("workqueue_adds_total", "Keys added.", *queue)
+        self.queue_retries = fast_counter("workqueue_retries_total", "Keys added with a delay.", *queue)
+        self.queue_wait = fast_histogram(
             "workqueue_queue_duration_seconds", "Seconds a key is ready before it is taken.", QUEUE_BUCKETS, *queue
         )
-        self.queue_work = histogram(
+        self.queue_work = fast_histogram(
             "workqueue_work_duration_seconds", "Seconds a worker has a key.", QUEUE_BUCKETS, *queue
         )
-        self.queue_unfinished = gauge(
+        self.queue_unfinished = fast_gauge(
             "workqueue_unfinished_work_seconds", "Sum of the ages of the keys being worked on.", *queue
         )
-        self.queue_longest = gauge(
+        self.queue_longest = fast_gauge(
             "workqueue_longest_running_processor_seconds", "Age of the key that is worked on longest.", *queue
         )
 
-        self.reaction = histogram(
+        self.reaction = fast_histogram(
             "pyreconcile_event_to_reconcile_seconds",
             "Seconds from an event, or the end of a delay, to the start of the reconcile.",
             LAG_BUCKETS,

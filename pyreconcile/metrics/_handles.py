@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import Gauge
-
 from pyreconcile.metrics._families import Families, RequestFamilies
+from pyreconcile.metrics._fast import Number
 
 _RESULTS: Final = ("success", "error", "requeue", "requeue_after")
 
@@ -29,7 +28,7 @@ class QueueMetrics:
         self._reaction = families.reaction.labels(name)
         self._unfinished = families.queue_unfinished.labels(name, name)
         self._longest = families.queue_longest.labels(name, name)
-        self._depths: dict[int, Gauge] = {}
+        self._depths: dict[int, Number] = {}
 
     def added(self, priority: int) -> None:
         """Count one key that entered the queue."""
