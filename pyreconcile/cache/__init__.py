@@ -21,11 +21,12 @@ from pyreconcile.cache._options import (
     Scope,
 )
 from pyreconcile.cache._owner_versions import OwnerVersions
-from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
+from pyreconcile.cache._reflector import Reflector
 from pyreconcile.cache._registration import EventHandler, InformerStoppedError, Registration
 from pyreconcile.cache._store import IndexFunction, Store, key_of
 from pyreconcile.cache._transforms import Transform, chain, drop_annotations, drop_fields, strip_managed_fields
 from pyreconcile.cache._versions import parse_version
+from pyreconcile.cache._watching import ServerSupport, Sink, Transport
 
 __all__ = [
     "Backoff",

@@ -20,6 +20,7 @@ from pyreconcile.cache._errors import (
     CacheUnhealthyError,
     NamespaceNotCachedError,
 )
+from pyreconcile.cache._health import check, late
 from pyreconcile.cache._informer import Informer, Part
 from pyreconcile.cache._informers import Informers
 from pyreconcile.cache._live import LiveReader
@@ -28,18 +29,15 @@ from pyreconcile.cache._options import CacheOptions, NamespaceOptions
 from pyreconcile.cache._own_writes import OwnWrites, Write
 from pyreconcile.cache._query import Query
 from pyreconcile.cache._reachable import Reachability
-from pyreconcile.cache._reflector import ServerSupport, Transport
 from pyreconcile.cache._sharing import SharedViews
 from pyreconcile.cache._store import IndexFunction
+from pyreconcile.cache._watching import ServerSupport, Transport
 from pyreconcile.client import not_found
 
 T = TypeVar("T", bound=KubeObject)
 
 DECODE_SLICE = 100
 """Objects of a list that are decoded before other tasks get their turn."""
-
-DOWN_LIMIT = 30.0
-"""Seconds without an open watch after which `Cache.check` complains."""
 
 
 class Connected(Protocol):
@@ -158,8 +156,8 @@ class Cache:
             for informer in self.informers:
                 await informer.wait_synced()
         if scope.cancelled_caught:
-            late = [informer for informer in self.informers if not informer.has_synced]
-            raise CacheSyncTimeoutError(self._late(late))
+            missing = [informer for informer in self.informers if not informer.has_synced]
+            raise CacheSyncTimeoutError(late(missing, self._options.sync_timeout))
 
     @overload
     def informer(self, kind: type[T], *, metadata_only: Literal[False] = ...) -> Informer[T]: ...
@@ -397,16 +395,7 @@ class Cache:
         if self._tasks is None:
             raise CacheUnhealthyError("the cache does not run")
         for informer in self.informers:
-            kind = informer.kind.resource.group_kind
-            if not informer.has_synced:
-                raise CacheUnhealthyError(f"{kind}: no first list yet ({informer.last_error or 'no error'})")
-            for reflector in informer.reflectors:
-                if reflector.down_for > DOWN_LIMIT:
-                    down = f"{reflector.down_for:.0f} s ({reflector.last_error or 'no error'})"
-                    raise CacheUnhealthyError(f"{kind}: no watch for {down}")
-            for registration in informer.registrations:
-                if registration.failing:
-                    raise CacheUnhealthyError(f"{kind}: handler {registration.name} raises, see the log")
+            check(informer)
 
     def _typed(self, kind: type[T], raw: RawObject, copy: bool | None) -> T:
         if copy is None:
@@ -427,7 +416,7 @@ class Cache:
         with anyio.move_on_after(self._options.sync_timeout) as scope:
             await informer.wait_synced()
         if scope.cancelled_caught:
-            raise CacheSyncTimeoutError(self._late([informer]))
+            raise CacheSyncTimeoutError(late([informer], self._options.sync_timeout))
         if not self._informers.copies(kind):
             self._sharing.add(kind)
         self._by_kind[kind] = informer
@@ -438,13 +427,6 @@ class Cache:
             await part.settled.wait()
         if scope.cancelled_caught:
             raise CacheSyncTimeoutError(f"no first list of namespace {part.scope.namespace!r} of {part.kind}")
-
-    def _late(self, informers: Sequence[Informer[Any]]) -> str:
-        seconds = self._options.sync_timeout
-        if not informers:
-            return f"the cache did not start within {seconds:g} s"
-        late = "; ".join(f"{late.kind.resource.group_kind} ({late.last_error or 'no error'})" for late in informers)
-        return f"no first list within {seconds:g} s of {late}"
 
     def _part(self, informer: Informer[Any], namespace: str) -> Part:
         part = informer.part_for(namespace)

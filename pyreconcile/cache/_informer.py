@@ -13,10 +13,11 @@ import structlog
 from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.cache._consistency import PendingWrites
 from pyreconcile.cache._options import Scope
-from pyreconcile.cache._reflector import Reflector, Sink
+from pyreconcile.cache._reflector import Reflector
 from pyreconcile.cache._registration import NOTHING, Call, Change, EventHandler, InformerStoppedError, Registration
 from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction, Store, key_of
+from pyreconcile.cache._watching import Sink
 
 T = TypeVar("T", bound=KubeObject)
 

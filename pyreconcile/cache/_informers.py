@@ -23,9 +23,10 @@ from pyreconcile.cache._options import (
     named,
     scopes_for,
 )
-from pyreconcile.cache._reflector import Reflector, ServerSupport, Sink, Transport
+from pyreconcile.cache._reflector import Reflector
 from pyreconcile.cache._sharing import FieldSets
 from pyreconcile.cache._store import IndexFunction
+from pyreconcile.cache._watching import ServerSupport, Sink, Transport
 
 T = TypeVar("T", bound=KubeObject)
 

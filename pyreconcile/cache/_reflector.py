@@ -5,9 +5,7 @@ from __future__ import annotations
 import random as _random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,10 +14,10 @@ import structlog
 
 from pyreconcile.api import PartialObjectMetadata, RawObject, Resource
 from pyreconcile.cache._backoff import Backoff
-from pyreconcile.cache._lister import JSON, Lister, Requests, is_too_large, is_too_old
+from pyreconcile.cache._lister import JSON, Lister, is_too_large, is_too_old
 from pyreconcile.cache._options import Scope
-from pyreconcile.cache._reachable import Reachability
 from pyreconcile.cache._store import key_of
+from pyreconcile.cache._watching import SILENCE, ReflectorStats, ServerSupport, Sink, Transport
 from pyreconcile.client import (
     ApiError,
     BadRequestError,
@@ -42,13 +40,6 @@ WATCH_SECONDS = (300, 600)
 WATCH_MARGIN = 5.0
 """Seconds past that time after which the client ends it itself (rule RF-16; kube-rs does the same)."""
 
-SILENCE = 70.0
-"""Seconds without a byte after which a watch counts as dead.
-
-The server sends a bookmark about once a minute, so a live watch is seldom silent for longer. HTTP/1.1 has no ping that
-would tell; ending a watch that was merely quiet costs one request and no list.
-"""
-
 SHORT_WATCH = 1.0
 """A watch that ends sooner than this many seconds, with no event, is an error (runtime contract, section 5.1)."""
 
@@ -59,57 +50,6 @@ FRESH = 1 << 20
 """Bytes of new objects between two calls of ``after_slices``; those of changed ones count a quarter."""
 
 log = structlog.get_logger()
-
-
-class Transport(Requests, Protocol):
-    """What a reflector needs of the client's transport."""
-
-    def stream(
-        self, path: str, *, query: Mapping[str, str] | None = None, idle_timeout: float = SILENCE, accept: str = JSON
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a stream of lines in the form asked for; ``idle_timeout`` is the longest silence in seconds."""
-
-
-class Sink(Protocol):
-    """Takes what a reflector sees, in order."""
-
-    def prepare(self, obj: RawObject) -> RawObject:
-        """Make a parsed object ready, before `replace` or `apply` is called with it; an error stops the round."""
-
-    async def replace(self, objects: Mapping[str, RawObject], version: str) -> None:
-        """Take the full state at a version: all objects by their keys."""
-
-    def apply(self, change: str, obj: RawObject) -> None:
-        """Take one change: ADDED, MODIFIED or DELETED, with the object after it (or last, when deleted)."""
-
-    def progressed(self, version: str) -> None:
-        """Everything up to this version has been given."""
-
-
-@dataclass(slots=True)
-class ServerSupport:
-    """What was learnt about the server, shared by all reflectors of a process (rule RF-5).
-
-    ``reachability`` ends their waits when a server that refused connections takes them again.
-    """
-
-    streaming_list: bool = True
-    reachability: Reachability | None = None
-
-
-@dataclass(slots=True)
-class ReflectorStats:
-    """Counters of one reflector; they only grow."""
-
-    lists: int = 0
-    streaming_lists: int = 0
-    watches: int = 0
-    events: int = 0
-    bookmarks: int = 0
-    bytes: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    causes: dict[str, int] = field(default_factory=dict)
-    """Why there was a list, and how often: ``start``, or the error before it."""
 
 
 class WatchFailedError(Exception):
