@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +60,8 @@ class _Inotify:
 @contextmanager
 def watch_folders() -> Iterator[FolderWatch]:
     """Open a watch of folders, on the running loop; nothing is watched yet."""
+    import ctypes  # costs 5 ms, which only servers with certificates are to pay
+
     library: Any = ctypes.CDLL(None, use_errno=True)
     descriptor = library.inotify_init1(_FLAGS) if hasattr(library, "inotify_init1") else -1
     if descriptor < 0:  # another system, or as many watches as the user may have
