@@ -5,13 +5,13 @@ Run as ``python -m hack.bench._manager PORT NAMESPACE``: metrics are served on t
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 
 import anyio
 from prometheus_client import Gauge
 
+import pyreconcile
 from hack.bench._peers import WORKERS
 from pyreconcile.cli._logging import configure
 from pyreconcile.election import ElectionOptions
@@ -62,5 +62,4 @@ async def run(port: int, namespace: str) -> None:
 
 if __name__ == "__main__":
     configure(level="info", log_format="json")
-    gc.set_threshold(20_000, 20, 20)  # as `pyreconcile run` does
-    anyio.run(run, int(sys.argv[1]), sys.argv[2])
+    pyreconcile.run(run, int(sys.argv[1]), sys.argv[2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -87,10 +86,6 @@ def run(
 ) -> int:
     """Run bundled controllers until SIGTERM or SIGINT; a second one ends the process at once."""
     _logging.configure(level=log_level, log_format=log_format)
-    # The default of 700 new containers between two collections is for small programs: a manager makes that many in a
-    # few reconciles, and hardly any are cyclic. With these a collection of the middle generation, which the cache asks
-    # for while it fills, sees 50,000 of them and takes some milliseconds.
-    gc.set_threshold(10_000, 5, 20)
     from pyreconcile.client import ApiError, ConfigError
     from pyreconcile.crd import CRDNotServedError
     from pyreconcile.election import LeadershipLostError
