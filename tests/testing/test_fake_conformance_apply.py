@@ -279,6 +279,27 @@ async def test_te_10_lists_of_custom_resources_merge_as_their_schema_says(api, w
     assert (left.spec.tags, left.spec.steps, left.spec.options) == (["y"], [], {"b": "1"})
 
 
+@pytest.mark.parametrize(
+    ("live", "applied", "merged"),
+    [
+        ("abc", "ca", "bca"),
+        ("ab", "xb", "axb"),
+        ("abc", "bx", "abcx"),
+        ("abcd", "dxa", "bcdxa"),
+        ("abcd", "bcax", "bcdax"),
+        ("abc", "xyz", "abcxyz"),
+    ],
+)
+async def test_te_10_the_applied_order_of_a_list_wins(api, widget, live, applied, merged):
+    def ordered(names):
+        return widget(parts=[{"name": name} for name in names], tags=list(names))
+
+    await as_manager(api, "a").apply(ordered(live))
+    both = await as_manager(api, "b").apply(ordered(applied))
+    assert "".join(part.name for part in both.spec.parts) == merged
+    assert "".join(both.spec.tags) == merged
+
+
 async def test_te_10_custom_resources_take_no_strategic_merge(api, widget):
     created = await api.client.create(widget(parts=[{"name": "a", "size": 1}]))
     with pytest.raises(UnsupportedMediaTypeError):

@@ -75,7 +75,6 @@ class Served:
 
     Attributes:
         resource: its names.
-        kind: the class that stands for it.
         schema: its fields.
         status: whether it has a status sub-resource.
         scale: where ``/scale`` finds its values, if it is served.
@@ -85,7 +84,6 @@ class Served:
     """
 
     resource: Resource
-    kind: type[KubeObject]
     schema: RawObject
     status: bool
     scale: ScaleSubresource | None
@@ -179,7 +177,6 @@ def _served(kind: type[KubeObject]) -> Served:
         return _custom(kind, schema_of(kind), status=options.status_subresource, scale=options.scale)
     return Served(
         resource,
-        kind,
         schema_of(kind),
         status="status" in kind.model_fields,
         scale=_BUILTIN_SCALE if names in _SCALABLE else None,
@@ -190,7 +187,7 @@ def _served(kind: type[KubeObject]) -> Served:
 
 
 def _custom(kind: type[KubeObject], schema: RawObject, *, status: bool, scale: ScaleSubresource | None) -> Served:
-    return Served(kind.resource, kind, schema, status, scale, custom=True, conditional=True, counts_generations=True)
+    return Served(kind.resource, schema, status, scale, custom=True, conditional=True, counts_generations=True)
 
 
 def _from_crd(spec: RawObject, version: Mapping[str, Any]) -> Served:

@@ -6,6 +6,7 @@ A field is named by its path: a tuple of steps as they stand in ``fieldsV1`` (``
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -314,22 +315,24 @@ def merge(live: Any, config: Any, schema: RawObject) -> Any:
 
 
 def _merge_lists(live: list[Any], config: list[Any], schema: RawObject) -> list[Any]:
-    # The applied order wins; items that only the live list has stay where they stood between the others.
-    lefts, rights = _steps(live, schema), _steps(config, schema)
-    known = {step: item for item, step in lefts}
+    # The applied order wins; an item that only the live list has stays in front of what followed it there.
+    rights = _steps(config, schema)
     wanted = {step for _, step in rights}
-    placed: set[str] = set()
+    lefts = deque(_steps(live, schema))
+    known = {step: item for item, step in lefts}
+    shared = deque(step for _, step in rights if step in known)
     merged: list[Any] = []
-    at = 0
     for item, step in rights:
-        while at < len(lefts) and (lefts[at][1] not in wanted or lefts[at][1] in placed):
-            if lefts[at][1] not in wanted:
-                merged.append(lefts[at][0])
-            at += 1
+        while lefts and not (shared and lefts[0][1] == shared[0]):
+            left, its_step = lefts.popleft()
+            if its_step not in wanted:
+                merged.append(left)
+        if step in known:
+            shared.popleft()
+            if lefts and lefts[0][1] == step:
+                lefts.popleft()
         merged.append(merge(known[step], item, items_of(schema)) if step in known else item)
-        placed.add(step)
-    merged += [item for item, step in lefts[at:] if step not in wanted]
-    return merged
+    return [*merged, *(left for left, step in lefts if step not in wanted)]
 
 
 def _without(value: Any, schema: RawObject, doomed: Fields, kept: Fields, path: Path = ()) -> Any:

@@ -92,16 +92,14 @@ def _remove(root: Any, path: list[str]) -> None:
         del parent[step]
 
 
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Return the value after a JSON merge patch (RFC 7386); nothing is changed in place."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
+def merge_patch(target: Any, patch: RawObject) -> RawObject:
+    """Return the object after a JSON merge patch (RFC 7386); nothing is changed in place."""
+    merged: RawObject = dict(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
             merged.pop(name, None)
         else:
-            merged[name] = merge_patch(merged.get(name), value)
+            merged[name] = merge_patch(merged.get(name), value) if isinstance(value, dict) else value
     return merged
 
 

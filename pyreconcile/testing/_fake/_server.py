@@ -11,7 +11,8 @@ from uuid import UUID
 import orjson
 
 from pyreconcile.api import KubeObject, RawObject
-from pyreconcile.client import BadRequestError, InternalServerError
+from pyreconcile.client import BadRequestError, JsonPatch, MergePatch, StrategicMergePatch
+from pyreconcile.client._apply import APPLY
 from pyreconcile.testing._fake._discovery import discover
 from pyreconcile.testing._fake._errors import no_such_path, not_allowed, wrong_media_type
 from pyreconcile.testing._fake._kinds import Kinds, Served, UntypedKind
@@ -21,11 +22,6 @@ from pyreconcile.testing._fake._reads import Indexes, IndexFunction, Reads
 from pyreconcile.testing._fake._store import Store, key_of, table_of
 from pyreconcile.testing._fake._subresources import SCALE, evict, replicas_config, scale_of, token, with_replicas
 from pyreconcile.testing._fake._writes import Request, Writes
-
-_JSON_PATCH = "application/json-patch+json"
-_MERGE_PATCH = "application/merge-patch+json"
-_STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-_APPLY = "application/apply-patch+yaml"
 
 
 class Route(NamedTuple):
@@ -221,7 +217,7 @@ class FakeServer:
                 obj = self._writes.stored(served, key)
             case "PUT":
                 obj = self._writes.update(served, key, body, request, subresource)
-            case "PATCH" if content_type == _APPLY:
+            case "PATCH" if content_type == APPLY:
                 obj = self._writes.apply(served, key, body, request, subresource)
             case "PATCH":
                 change = _patch(served, body, content_type)
@@ -243,7 +239,7 @@ class FakeServer:
                 return scale_of(served, old)
             case "PUT":
                 obj = self._writes.patch(served, key, lambda obj: with_replicas(served, obj, body), request, "scale")
-            case "PATCH" if content_type == _APPLY:
+            case "PATCH" if content_type == APPLY:
                 config = replicas_config(served, old, body)
                 obj = self._writes.apply(served, key, config, request, "scale")
             case "PATCH":
@@ -273,26 +269,17 @@ class FakeServer:
 def _patch(
     served: Served, body: Any, content_type: str, *, schema: RawObject | None = None
 ) -> Callable[[RawObject], RawObject]:
-    match content_type:
-        case "application/json-patch+json":
-            return lambda obj: json_patch(obj, body)
-        case "application/merge-patch+json":
-            if not isinstance(body, dict):
-                raise BadRequestError("a merge patch is a JSON object")
-            return lambda obj: _merged(obj, body)
-        case "application/strategic-merge-patch+json" if not served.custom or schema is not None:
-            if not isinstance(body, dict):
-                raise BadRequestError("a strategic merge patch is a JSON object")
-            return lambda obj: strategic_merge(obj, body, schema or served.schema)
-    taken = (_JSON_PATCH, _MERGE_PATCH, *(() if served.custom else (_STRATEGIC_PATCH,)), _APPLY)
-    raise wrong_media_type(content_type, taken)
-
-
-def _merged(obj: RawObject, patch: RawObject) -> RawObject:
-    merged = merge_patch(obj, patch)
-    if not isinstance(merged, dict):
-        raise InternalServerError("a merge patch of an object gives an object")
-    return merged
+    strategic = StrategicMergePatch.content_type if schema is not None or not served.custom else ""
+    if content_type == JsonPatch.content_type:
+        return lambda obj: json_patch(obj, body)
+    if content_type not in (MergePatch.content_type, strategic):
+        taken = [JsonPatch.content_type, MergePatch.content_type, strategic, APPLY]
+        raise wrong_media_type(content_type, tuple(filter(None, taken)))
+    if not isinstance(body, dict):
+        raise BadRequestError("a merge patch is a JSON object")
+    if content_type == MergePatch.content_type:
+        return lambda obj: merge_patch(obj, body)
+    return lambda obj: strategic_merge(obj, body, schema or served.schema)
 
 
 def _unnamed(obj: RawObject) -> RawObject:
