@@ -304,6 +304,28 @@ async def test_cl_8a_a_list_starts_over_once_after_410_on_continue(client_of):
             await client.list(ConfigMap, limit=2)
 
 
+@pytest.mark.parametrize(("options", "query"), [({}, "limit=500"), ({"limit": 0}, ""), ({"limit": 7}, "limit=7")])
+async def test_cl_8a_pages_hold_500_objects_unless_told(client_of, options, query):
+    script = Script(answer(body={"kind": "ConfigMapList", "metadata": {}, "items": None}))
+    client = await client_of(script)
+    assert await client.list(ConfigMap, **options) == []
+    assert [path.partition("?")[2] for _, path, *_ in script.seen] == [query]
+
+
+async def test_cl_10_there_is_no_rate_limit_and_answers_of_429_are_counted(client_of, naps):
+    script = Script(answer(429), answer())
+    metrics = Recorder()
+    client = await client_of(script, sleep=naps, metrics=metrics)
+    with pytest.raises(TooManyRequestsError):
+        await client.get(ConfigMap, "ns/x")
+    # Ten times the burst that client-go allows before it makes requests wait.
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(100):
+            tasks.create_task(client.get(ConfigMap, "ns/x"))
+    assert naps == []
+    assert metrics.requests == [("GET", "429"), *[("GET", "200")] * 100]
+
+
 async def test_query_path_and_headers_as_sent(client_of):
     script = Script(answer())
     client = await client_of(script, user_agent="tests/1", field_manager="me")
