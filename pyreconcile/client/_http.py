@@ -210,6 +210,9 @@ class HTTPConnection(asyncio.Protocol):
             text = str(exc) or type(exc).__name__ if exc is not None else "the server closed it"
             self._fail(LostError(text, answered=bool(self._status)))
         self._on_lost(self)
+        # The cache has live objects frozen, and nothing collects the cycles among them.
+        self._transport = None
+        del self._parser
 
     def _is_delimited(self) -> bool:
         names = {name.lower() for name, _ in self._headers}
