@@ -34,7 +34,8 @@ class Informer(Generic[T]):
     """One kind's store and handlers. Get it from `Cache.informer`.
 
     Since everything happens on one event loop, a change goes into the store and into the handlers' buffers in one
-    step: the queue of deltas that client-go has between reflector and store is not needed, and neither is rule IN-3.
+    step. The queue of deltas that client-go has between reflector and store is not needed, and what was only queued there
+    is in the store here (rule IN-3).
 
     Attributes:
         kind: the model class that typed reads use.
