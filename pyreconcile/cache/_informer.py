@@ -34,7 +34,7 @@ class Informer(Generic[T]):
     """One kind's store and handlers. Get it from `Cache.informer`.
 
     Since everything happens on one event loop, a change goes into the store and into the handlers' buffers in one
-    step. The queue of deltas that client-go has between reflector and store is not needed, and what was only queued there
+    step. The queue of deltas that client-go has between reflector and store is not needed; what was only queued there
     is in the store here (rule IN-3).
 
     Attributes:
