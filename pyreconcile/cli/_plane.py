@@ -24,7 +24,7 @@ _directory = click.option(
 
 
 def _gates(_: click.Context, __: click.Parameter, value: str) -> dict[str, bool]:
-    from pyreconcile.testing._components import parse_feature_gates
+    from pyreconcile.testing._settings import parse_feature_gates
 
     try:
         return parse_feature_gates(value)

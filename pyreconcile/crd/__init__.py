@@ -2,7 +2,7 @@
 
 from pyreconcile.crd._crd import crd_for, crd_yaml
 from pyreconcile.crd._extras import cel, combine, list_type, map_type, nullable, preserve_unknown_fields
-from pyreconcile.crd._install import CRDNotServedError, install_crds
+from pyreconcile.crd._install import CRDNotServedError, install_crds, wait_until_served
 from pyreconcile.crd._schema import SchemaError
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "map_type",
     "nullable",
     "preserve_unknown_fields",
+    "wait_until_served",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -48,12 +49,40 @@ async def install_crds(
     """
     objects = [CustomResourceDefinition.from_dict(raw) for raw in _objects(models)]
     missing = {crd.metadata.name: "it was not applied" for crd in objects}
+    with _naming(missing, timeout):
+        for crd in objects:
+            await client.live.apply(crd)
+            missing[crd.metadata.name] = "no condition Established"
+        return [await _served(client, crd.metadata.name, missing) for crd in objects]
+
+
+async def wait_until_served(
+    client: Client, names: Iterable[str], *, timeout: float = 30.0
+) -> list[CustomResourceDefinition]:
+    """Wait until the server serves every version of CRDs that somebody applied, watches too.
+
+    Args:
+        client: reads go to the server, past a cache.
+        names: names of CRDs, as in ``widgets.example.dev``.
+        timeout: seconds that all of them together may take.
+
+    Returns:
+        The CRDs as the server has them.
+
+    Raises:
+        CRDNotServedError: a CRD is not there, not established, or discovery does not list it, in time.
+    """
+    missing = dict.fromkeys(names, "it was not looked at")
+    with _naming(missing, timeout):
+        return [await _served(client, name, missing) for name in tuple(missing)]
+
+
+@contextmanager
+def _naming(missing: dict[str, str], timeout: float) -> Iterator[None]:
+    """Bound the time, and say at its end what is missing."""
     try:
         with anyio.fail_after(timeout):
-            for crd in objects:
-                await client.live.apply(crd)
-                missing[crd.metadata.name] = "no condition Established"
-            return [await _served(client, crd.metadata.name, missing) for crd in objects]
+            yield
     except TimeoutError as error:
         left = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
         raise CRDNotServedError(f"after {timeout:g} s the server does not serve {left}") from error
@@ -74,9 +103,9 @@ async def _served(client: Client, name: str, missing: dict[str, str]) -> CustomR
     """Poll until the CRD is established and discovery lists all its served versions; note what is missing so far."""
     while True:
         crd = await client.live.find(CustomResourceDefinition, name)
-        reason = "it was deleted" if crd is None else await _lacking(client, crd)
+        reason = "it is not there" if crd is None else await _lacking(client, crd)
         if crd is not None and not reason:
-            del missing[name]
+            missing.pop(name, None)  # the same CRD may be given twice
             return crd
         missing[name] = reason
         await anyio.sleep(_POLL_SECONDS)

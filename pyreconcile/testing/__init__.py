@@ -10,7 +10,13 @@ from pyreconcile._lazy import lazy_names
 if TYPE_CHECKING:
     from pyreconcile.testing._comparison import Difference, assert_equal, differences
     from pyreconcile.testing._control_plane import ControlPlane
-    from pyreconcile.testing._errors import BuildError, ControlPlaneError, DownloadError, ProgramNotFoundError
+    from pyreconcile.testing._errors import (
+        BuildError,
+        ControlPlaneError,
+        DownloadError,
+        ManifestError,
+        ProgramNotFoundError,
+    )
     from pyreconcile.testing._eventually import eventually
     from pyreconcile.testing._fake import FakeClient, FakeServer, UntypedKind, fake_client
     from pyreconcile.testing._intercept import Interceptor, intercept
@@ -35,6 +41,7 @@ __all__ = [
     "Fault",
     "FaultProxy",
     "Interceptor",
+    "ManifestError",
     "Match",
     "Matcher",
     "PlaneStatus",
@@ -59,7 +66,7 @@ if not TYPE_CHECKING:
         {
             "_comparison": ["Difference", "assert_equal", "differences"],
             "_control_plane": ["ControlPlane"],
-            "_errors": ["BuildError", "ControlPlaneError", "DownloadError", "ProgramNotFoundError"],
+            "_errors": ["BuildError", "ControlPlaneError", "DownloadError", "ManifestError", "ProgramNotFoundError"],
             "_eventually": ["eventually"],
             "_fake": ["FakeClient", "FakeServer", "UntypedKind", "fake_client"],
             "_intercept": ["Interceptor", "intercept"],

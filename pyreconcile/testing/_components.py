@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import os
-import re
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
@@ -27,8 +26,6 @@ __all__ = [
     "command_lines",
     "kubeconfig_text",
     "node",
-    "parse_duration",
-    "parse_feature_gates",
     "write_files",
     "write_private",
 ]
@@ -292,25 +289,3 @@ def node(index: int) -> dict[str, Any]:
             ]
         },
     }
-
-
-def parse_feature_gates(text: str) -> dict[str, bool]:
-    """Gates written as on Kubernetes' command lines: "A=true,B=false". Raises ValueError that names the wrong part."""
-    gates = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = part.partition("=")
-        if not name or value.lower() not in ("true", "false"):
-            raise ValueError(f"feature gate {part!r}: write it as NAME=true or NAME=false")
-        gates[name] = value.lower() == "true"
-    return gates
-
-
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as "90s" or "1m30s", or of a plain number. Raises ValueError."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|h|m|s)", text)
-    if parts and "".join(number + unit for number, unit in parts) == text:
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
-    return float(text)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -21,7 +21,6 @@ from ._components import (
     Tuning,
     command_lines,
     kubeconfig_text,
-    parse_duration,
     write_files,
     write_private,
 )
@@ -33,7 +32,12 @@ from ._processes import Processes
 from ._programs import KUBECTL, Program, find_programs
 from ._progress import Progress, progress
 from ._readiness import Readiness
+from ._settings import duration_from, is_on
 from ._state import ComponentStatus, health_url, write_state
+
+if TYPE_CHECKING:
+    from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
+    from pyreconcile.webhook import WebhookServer
 
 __all__ = ["ControlPlane"]
 
@@ -41,22 +45,9 @@ ATTEMPTS = 5  # TE-2
 POLL_SECONDS = 0.1  # TE-2
 _START_TIMEOUT = 60.0  # TE-1 has 20 s, too short for a busy two-core machine
 _STOP_TIMEOUT = 20.0  # TE-1
+_SERVED_TIMEOUT = 10.0  # TE-5
 _LOG_LINES = 15
 _PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
-
-
-def _from_env(name: str, default: float) -> float:
-    text = os.environ.get(name)
-    if not text:
-        return default
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise ValueError(f"{name}={text!r} is not a duration; write it like 90s or 1m30s") from None
-
-
-def _switch(name: str) -> bool:
-    return os.environ.get(name, "").lower() in ("1", "t", "true")
 
 
 class ControlPlane:
@@ -76,6 +67,7 @@ class ControlPlane:
         runtime_config: API groups, versions or kinds to serve or not, as in ``--runtime-config``.
         extra_args: More flags for each component by name; they win over ours.
         extra_stages: More files of kwok Stage documents.
+        crds: Files and folders of CRDs to install on entering, as by `install_crds`.
         programs: A folder with the programs, or the multi-call program; else see ``find_programs``.
         directory: Where to keep files; kept afterwards. A temporary directory, removed at the end, when None.
         kubeconfig: Use the cluster of this kubeconfig instead.
@@ -88,6 +80,7 @@ class ControlPlane:
     Raises:
         ProgramNotFoundError: A program is nowhere to be found, built or fetched (on entering).
         ControlPlaneError: It did not become ready; the message has the last log lines, and the logs are kept.
+        ManifestError: A CRD could not be read or installed.
     """
 
     def __init__(
@@ -100,6 +93,7 @@ class ControlPlane:
         runtime_config: Mapping[str, bool] | None = None,
         extra_args: Mapping[str, Sequence[str]] | None = None,
         extra_stages: Sequence[Path] = (),
+        crds: Sequence[Path | str] = (),
         programs: Path | None = None,
         directory: Path | None = None,
         kubeconfig: Path | None = None,
@@ -122,14 +116,19 @@ class ControlPlane:
             extra_args=extra_args or {},
             extra_stages=extra_stages,
         )
+        self._crds = crds
         self._program_path = programs
         self._directory = directory
         self._existing = None if kubeconfig is None else ExistingCluster(kubeconfig)
-        if kubeconfig is None and (_switch("USE_EXISTING_CLUSTER") if use_existing is None else use_existing):
+        if kubeconfig is None and (is_on("USE_EXISTING_CLUSTER") if use_existing is None else use_existing):
             self._existing = ExistingCluster.from_environment()
-        self._start_timeout = start_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT)
-        self._stop_timeout = stop_timeout or _from_env("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT)
-        self._attach = _switch("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output
+        if start_timeout is None:
+            start_timeout = duration_from("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT)
+        if stop_timeout is None:
+            stop_timeout = duration_from("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT)
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+        self._attach = is_on("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output
         self._report = report
         self._layout: Layout | None = None
         self._authority: Authority | None = None
@@ -194,6 +193,12 @@ class ControlPlane:
             await self._start()
         else:
             self._existing.open()
+        try:
+            if self._crds:
+                await self.install_crds(*self._crds)
+        except BaseException:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(
@@ -357,6 +362,59 @@ class ControlPlane:
         path = self.directory / "users" / (re.sub(r"[^\w.-]", "_", name) + ".kubeconfig")
         write_private(path, text)
         return path
+
+    async def install_crds(
+        self,
+        *paths: Path | str,
+        server: WebhookServer | None = None,
+        base_url: str | None = None,
+        timeout: float = _SERVED_TIMEOUT,
+    ) -> list[CustomResourceDefinition]:
+        """Create or update the CRDs of files, and wait until discovery lists every version that they serve (TE-5).
+
+        Documents of other kinds are passed over. For CRDs that are made from models, see `pyreconcile.crd`. On
+        cancellation, what was applied stays.
+
+        Args:
+            *paths: Files of YAML or JSON, or folders with .yaml, .yml and .json files.
+            server: A webhook server that listens. Kinds whose conversions it has are converted there, whatever their
+                files say of conversion.
+            base_url: How the API server reaches ``server``; by default ``https://127.0.0.1:PORT``.
+            timeout: Seconds that the server may take to serve them all.
+
+        Returns:
+            The CRDs as the server has them.
+
+        Raises:
+            ManifestError: A CRD could not be read, was refused, or is not served in time; file and document are named.
+            RuntimeError: Neither does ``server`` listen, nor is ``base_url`` given.
+        """
+        from ._installing import apply_crds
+
+        return await apply_crds(self.kubeconfig, paths, server=server, base_url=base_url, timeout=timeout)
+
+    def webhooks(
+        self, *paths: Path | str, server: WebhookServer, base_url: str | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Have the API server ask ``server`` as the webhook configurations of files say, while a block runs (TE-5).
+
+        Each webhook keeps its path; where it is dialled and the CA become the server's. Configurations are created or
+        updated, and deleted at the end of the block, also when it is cancelled. The API server begins and ends to ask
+        within a second, so wait for the first effect with `eventually`.
+
+        Args:
+            *paths: Files of YAML or JSON, or folders with .yaml, .yml and .json files.
+            server: A webhook server that listens, such as ``manager.webhooks`` of a running manager.
+            base_url: How the API server reaches ``server``; by default ``https://127.0.0.1:PORT``.
+
+        Raises:
+            ManifestError: A configuration could not be read or was refused, or names a path that ``server`` does not
+                serve; file and document are named.
+            RuntimeError: Neither does ``server`` listen, nor is ``base_url`` given.
+        """
+        from ._installing import applied_webhooks
+
+        return applied_webhooks(self.kubeconfig, paths, server=server, base_url=base_url)
 
     async def kill(self, component: str) -> None:
         """End a component with SIGKILL and wait until it is gone."""

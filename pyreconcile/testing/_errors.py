@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "ControlPlaneError", "DownloadError", "ProgramNotFoundError"]
+__all__ = ["BuildError", "ControlPlaneError", "DownloadError", "ManifestError", "ProgramNotFoundError"]
 
 
 class ControlPlaneError(RuntimeError):
-    """The control plane could not be started, or has ended; the message holds the last lines of the log."""
+    """A test control plane could not be started or used.
+
+    When a component ended or was not ready in time, the message holds the last lines of its log.
+    """
 
 
 class ProgramNotFoundError(ControlPlaneError):
@@ -19,3 +22,7 @@ class BuildError(ControlPlaneError):
 
 class DownloadError(ControlPlaneError):
     """A release binary could not be fetched, or its SHA-256 sum is not the published one."""
+
+
+class ManifestError(ControlPlaneError):
+    """CRDs or webhook configurations could not be read or installed; the message names file and document."""

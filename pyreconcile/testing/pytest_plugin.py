@@ -44,8 +44,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--control-plane-programs", metavar="PATH", help="folder with the programs (default: found or built)"
     )
     group.addoption("--control-plane-kubeconfig", metavar="FILE", help="use this cluster instead of starting one")
+    group.addoption(
+        "--control-plane-crds",
+        action="append",
+        metavar="PATH",
+        help="file or folder of CRDs to install; may be given several times",
+    )
     parser.addini("control_plane_nodes", f"simulated nodes of the control plane (default {_NODES})")
     parser.addini("control_plane_feature_gates", "Kubernetes feature gates, as A=true,B=false")
+    parser.addini("control_plane_crds", "files or folders of CRDs to install, relative to this file", type="paths")
 
 
 def _setting(config: pytest.Config, name: str) -> Any:
@@ -58,7 +65,7 @@ def control_plane_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Keyword arguments of the session's ``ControlPlane``. Override this fixture in a conftest.py to change them."""
     from pathlib import Path
 
-    from pyreconcile.testing._components import parse_feature_gates
+    from pyreconcile.testing._settings import parse_feature_gates
 
     config = request.config
     try:
@@ -73,6 +80,7 @@ def control_plane_options(request: pytest.FixtureRequest) -> dict[str, Any]:
         "controller_manager": True,
         "scheduler": True,
         "feature_gates": gates,
+        "crds": tuple(_setting(config, "control_plane_crds") or ()),
         "programs": Path(programs) if programs else None,
         "kubeconfig": Path(kubeconfig) if kubeconfig else None,
     }

@@ -11,6 +11,7 @@ from pyreconcile.webhook._handlers import Defaulter, Handler, Mutator, RawValida
 from pyreconcile.webhook._install import (
     AdmissionWebhook,
     BundleInjector,
+    client_config,
     conversion_config,
     install,
     install_conversion,
@@ -42,6 +43,7 @@ __all__ = [
     "WebhookServer",
     "admission_review",
     "apply_patch",
+    "client_config",
     "conversion_config",
     "install",
     "install_conversion",

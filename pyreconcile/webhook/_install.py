@@ -128,6 +128,22 @@ def webhook_configurations(
     ]
 
 
+def client_config(server: WebhookServer, path: str, *, base_url: str | None = None) -> RawObject:
+    """Return the ``clientConfig`` with which the API server reaches a path of ``server``: where, and with which CA.
+
+    It is told to dial as `webhook_configurations` says. Wanted for configurations that come from elsewhere, as from
+    files.
+
+    Raises:
+        ValueError: nothing is registered at the path, or ``base_url`` is not https.
+        RuntimeError: neither ``base_url`` nor a Service is given and the server does not listen yet.
+    """
+    if path not in server.paths:
+        known = ", ".join(server.paths) or "none"
+        raise ValueError(f"path {path!r} is not registered at the webhook server; registered are: {known}")
+    return _client_config(path, _base_url(server, base_url), server.options.service, server.ca_bundle)
+
+
 async def install(client: Client, configurations: Iterable[RawObject]) -> None:
     """Apply webhook configurations and policies (server-side apply, forced); what is in place already is not written.
 
@@ -149,7 +165,7 @@ def conversion_config(server: WebhookServer, *, base_url: str | None = None) -> 
     """
     if CONVERSION_PATH not in server.paths:
         raise ValueError("no conversions are registered at the server: call add_conversion before")
-    where = _client_config(CONVERSION_PATH, _base_url(server, base_url), server.options.service, server.ca_bundle)
+    where = client_config(server, CONVERSION_PATH, base_url=base_url)
     return {
         "strategy": "Webhook",
         "webhook": {"clientConfig": where, "conversionReviewVersions": ["v1"]},

@@ -76,7 +76,8 @@ class ConversionRoute:
     def __init__(self, metrics: WebhookMetrics, on_panic: Callable[[], None]) -> None:
         self.metrics = metrics
         self._on_panic = on_panic
-        self._kinds: dict[tuple[str, str], Conversions] = {}
+        self.kinds: dict[tuple[str, str], Conversions] = {}
+        """What is served, by group and kind."""
 
     def add(self, conversions: Conversions) -> None:
         """Serve a kind.
@@ -86,10 +87,10 @@ class ConversionRoute:
             PartialConversionError: two of its versions cannot be turned into one another.
         """
         key = (conversions.group, conversions.kind)
-        if key in self._kinds:
+        if key in self.kinds:
             raise ValueError(f"conversions of {conversions.kind}.{conversions.group} are registered already")
         conversions.check()
-        self._kinds[key] = conversions
+        self.kinds[key] = conversions
 
     async def serve(self, http: web.BaseRequest) -> web.Response:
         """Read the review and answer it; a body that is none gets status 400."""
@@ -109,7 +110,7 @@ class ConversionRoute:
         Raises:
             ValueError: this is no ConversionReview with a request.
         """
-        return await convert_review(self._kinds, review, on_panic=self._on_panic)
+        return await convert_review(self.kinds, review, on_panic=self._on_panic)
 
 
 def _json(value: RawObject) -> web.Response:

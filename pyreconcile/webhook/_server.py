@@ -171,6 +171,10 @@ class WebhookServer:
             self._conversions.add(conversions)
         return CONVERSION_PATH
 
+    def converts(self, group: str, kind: str) -> bool:
+        """Whether the conversions of a kind are registered."""
+        return self._conversions is not None and (group, kind) in self._conversions.kinds
+
     async def call(self, path: str, review: RawObject) -> RawObject:
         """Answer a review without HTTP, for tests.
 
