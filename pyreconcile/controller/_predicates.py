@@ -138,6 +138,8 @@ class ObjectPredicate(Predicate):
 class MatchesLabels(ObjectPredicate):
     """Passes objects that a label selector selects.
 
+    It saves passes, not memory: a watch of the whole cluster that has it and no selector logs a warning (SR-11).
+
     Args:
         selector: as kubectl writes it (``"app=web,tier!=db"``), a mapping of labels, or a `LabelSelector`.
 
@@ -146,7 +148,7 @@ class MatchesLabels(ObjectPredicate):
     """
 
     def __init__(self, selector: str | dict[str, str] | LabelSelector) -> None:
-        parsed = label_selector(selector)
+        self.selector = parsed = label_selector(selector)
         super().__init__(lambda raw: parsed.matches(_metadata(raw, "labels") or {}))
 
 

@@ -11,6 +11,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.controller._events import CreateEvent, DeleteEvent, GenericEvent, UpdateEvent
+from pyreconcile.controller._filters import report_late_filter
 from pyreconcile.controller._handlers import Handler, RequestQueue, checked_handler, has_metadata
 from pyreconcile.controller._predicates import Predicate
 from pyreconcile.workqueue import LOW_PRIORITY
@@ -155,10 +156,14 @@ class KindSource:
     async def _register(self, dispatch: _Dispatch) -> InformerRegistration:
         while True:
             try:
-                return self._cache.informer(self._kind).add_handler(dispatch, name=self.name)
+                informer = self._cache.informer(self._kind)
+                registration = informer.add_handler(dispatch, name=self.name)
             except Exception as error:
                 log.warning("informer_unavailable", source=self.name, error=repr(error), retry_in=INFORMER_RETRY)
                 await anyio.sleep(INFORMER_RETRY)
+            else:
+                report_late_filter(self._kind, self._predicates, informer)
+                return registration
 
 
 class InformerSource:
