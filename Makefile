@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint format types generate bench clean
+.PHONY: help env demo test unit field-cases lint format types generate bench clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 env: $(STAMP) ## make .venv with the package in editable form
 
@@ -27,6 +27,10 @@ test: lint types generate-check unit ## everything CI checks
 unit: env ## run the tests
 	$(BIN)/python -m pytest
 
+RUNS ?= 20
+field-cases: env ## run each field case 20 times (RUNS=1: once); about 40 minutes
+	$(BIN)/python -m pytest tests/field_cases --long --runs $(RUNS)
+
 lint: env ## format, lint and import order
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,7 +41,7 @@ format: env ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 types: env ## mypy --strict
-	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -p hack.bench -m hack.generate -m hack.rules -m hack.gateway_api
+	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -p hack.field_bench -p hack.bench -m hack.generate -m hack.rules -m hack.gateway_api
 
 generate: env ## write models, CRDs and the table of rules anew
 	$(BIN)/python -m hack.generate
