@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
 
@@ -49,15 +50,19 @@ class PendingWrite:
             then()
 
 
-_collected: ContextVar[list[PendingWrite] | None] = ContextVar("own_writes", default=None)
+_collected: ContextVar[deque[PendingWrite] | None] = ContextVar("own_writes", default=None)
+
+_MOST_COLLECTED = 1000
+"""Writes that are noted at most: a task that outlives what started it may write for ever, with nobody to empty them."""
 
 
-def collect_own_writes() -> list[PendingWrite]:
-    """Have each write of this task, and of tasks it starts from now on, noted in the list that is returned.
+def collect_own_writes() -> deque[PendingWrite]:
+    """Have each write of this task, and of tasks it starts from now on, noted in what is returned.
 
-    Only writes that the watch is sure to show, and has not shown yet, are noted. The caller empties the list.
+    Only writes that the watch is sure to show, and has not shown yet, are noted, and only the last 1000. The caller
+    empties it.
     """
-    writes: list[PendingWrite] = []
+    writes: deque[PendingWrite] = deque(maxlen=_MOST_COLLECTED)
     _collected.set(writes)
     return writes
 
@@ -127,7 +132,7 @@ class PendingWrites:
         then it is yet to come, and to go.
         """
         uid = uid or stored_uid
-        if uid and (uid == stored_uid or key in self._latest):
+        if uid and (uid == stored_uid or key in self._latest) and uid not in self._deletes.get(key, ()):
             write = PendingWrite(key)
             self._deletes.setdefault(key, {})[uid] = write
             if (collected := _collected.get()) is not None:
@@ -171,6 +176,8 @@ class PendingWrites:
     def clear(self) -> None:
         """Let all readers go: the watch has ended and will show nothing more."""
         for write in self.all():
+            write.resolve()
+        for _, _, write in self._by_version:  # also those that a later write of their key has replaced
             write.resolve()
         self._latest.clear()
         self._by_version.clear()

@@ -246,6 +246,7 @@ class Controller:
                 request, priority = await queue.get_with_priority()
             except ShutDown:
                 return
+            writes.clear()  # of tasks that outlived their reconcile: they are not this key's
             try:
                 now = await self._process(queue, request, priority)
             except BaseException:

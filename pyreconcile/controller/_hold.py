@@ -9,6 +9,7 @@ what arrives meanwhile marks the key, as it does while a worker has it (WQ-4, PQ
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, MutableSequence
 from typing import TYPE_CHECKING
 
 from pyreconcile.controller._types import Request
@@ -33,7 +34,7 @@ class Hold:
     __slots__ = ("_key", "_left", "_loop", "_queue", "_timer")
 
     def __init__(
-        self, queue: PriorityQueue[Request] | Queue[Request], key: Request, writes: list[PendingWrite]
+        self, queue: PriorityQueue[Request] | Queue[Request], key: Request, writes: Collection[PendingWrite]
     ) -> None:
         self._queue = queue
         self._key = key
@@ -58,7 +59,9 @@ class Hold:
             self._queue.done(self._key)
 
 
-def release(queue: PriorityQueue[Request] | Queue[Request], key: Request, writes: list[PendingWrite]) -> None:
+def release(
+    queue: PriorityQueue[Request] | Queue[Request], key: Request, writes: MutableSequence[PendingWrite]
+) -> None:
     """Free a key after its reconcile, at once or when its writes were seen; empties ``writes``."""
     pending = [write for write in writes if not write.seen]
     writes.clear()

@@ -22,7 +22,7 @@ _READY: Final = -1.0  # an entry's ready_at once it is ready; the clock never sh
 class _Entry(Generic[K]):
     """A key that waits for its time or for a worker. It goes from waiting to ready to gone, never back."""
 
-    __slots__ = ("counter", "key", "priority", "ready_at", "since")
+    __slots__ = ("counter", "key", "priority", "rank", "ready_at", "since")
 
     def __init__(self, key: K, priority: int) -> None:
         self.key = key
@@ -30,14 +30,15 @@ class _Entry(Generic[K]):
         self.ready_at = _READY
         self.counter = 0  # place among equals; other numbers in the ready heap are out of date
         self.since = 0.0  # when it became ready
+        self.rank = 0.0  # place among the ready
 
 
 class PriorityQueue(BaseQueue[K]):
     """A queue of keys with priorities, delays and backoff; each key is in the hands of one worker at a time.
 
     A key has one entry however often it is added: its priority is the highest given, its time the earliest (PQ-4).
-    Keys of equal priority come in the order in which they became ready. A key that is added while a worker holds it
-    comes again after `done`, so no event is lost.
+    Keys of equal priority come in the order in which they became ready, or rose to it (PQ-5). A key that is added while
+    a worker holds it comes again after `done`, so no event is lost.
 
     All methods are to be called from one event loop. `add` and its relatives never wait.
 
@@ -125,12 +126,14 @@ class PriorityQueue(BaseQueue[K]):
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(key, priority)
+            entry.counter = self._next()
         else:
             if priority > entry.priority:
                 if entry.ready_at == _READY:
                     self._raise(entry, priority)
                 else:
                     entry.priority = priority
+                    entry.counter = self._next()
             if entry.ready_at <= at:  # ready, or waiting for an earlier time
                 return
         entry.ready_at = at
@@ -138,6 +141,8 @@ class PriorityQueue(BaseQueue[K]):
 
     def _make_ready(self, entry: _Entry[K], now: float) -> None:
         entry.since = now
+        # Ageing is linear and the same for all, so the order of two entries never changes: the rank is fixed.
+        entry.rank = now * self._ageing - entry.priority
         self._ready += 1
         if self._metrics is not None:
             self._metrics.added(entry.priority)
@@ -145,11 +150,12 @@ class PriorityQueue(BaseQueue[K]):
         self._enter(entry)
 
     def _raise(self, entry: _Entry[K], priority: int) -> None:
-        """Move a ready entry up, behind its new peers (PQ-5)."""
+        """Move a ready entry up, behind its new peers (PQ-5), but never below where its age has brought it."""
         if self._metrics is not None:
             self._metrics.depth(entry.priority, -1)
             self._metrics.depth(priority, 1)
         entry.priority = priority
+        entry.rank = min(entry.rank, self._time() * self._ageing - priority)
         if len(self._heap) > 2 * self._ready + 64:
             self._heap = [item for item in self._heap if item[2].counter == item[1]]
             heapq.heapify(self._heap)
@@ -161,15 +167,21 @@ class PriorityQueue(BaseQueue[K]):
         if entry.key not in self._held:
             self._offer(entry)
 
+    def _next(self) -> int:
+        self._counter += 1
+        return self._counter
+
     def _offer(self, entry: _Entry[K]) -> None:
-        # Ageing is linear and the same for all, so the order of two entries never changes: the rank is fixed.
-        heapq.heappush(self._heap, (entry.since * self._ageing - entry.priority, entry.counter, entry))
+        heapq.heappush(self._heap, (entry.rank, entry.counter, entry))
         if self._getters:
             self._getters.wake()
 
     def _promote(self) -> None:
         now = self._time()
-        for entry in self._delays.pop_due(now):
+        due = self._delays.pop_due(now)
+        if len(due) > 1:  # of those due at one time, the one that came first goes first (PQ-2)
+            due.sort(key=lambda entry: (entry.ready_at, entry.counter))
+        for entry in due:
             entry.ready_at = _READY
             self._make_ready(entry, now)
 

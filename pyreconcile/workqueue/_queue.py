@@ -121,7 +121,8 @@ class Queue(BaseQueue[K]):
         return key, 0
 
     def _is_over(self) -> bool:
-        return self._closed
+        # A drain hands out what is in work and was added again, though whoever has it may call `done` and not `get`.
+        return self._closed and not (self._draining and self._dirty)
 
     def done(self, key: K) -> None:
         """Say that the worker has finished with ``key``; belongs in a ``finally``. Unknown keys are ignored."""
@@ -131,6 +132,8 @@ class Queue(BaseQueue[K]):
         del self._held[key]
         if key in self._dirty:
             self._list(key)
+        elif self._closed and not self._dirty:
+            self._getters.wake_all()
         if not self._held:
             self._idle.wake_all()
 
