@@ -17,6 +17,7 @@ import yaml
 
 from ._errors import ControlPlaneError
 from ._pki import Authority, KeyPair, signing_pair
+from ._programs import COMPONENTS
 
 __all__ = [
     "HOST",
@@ -116,6 +117,11 @@ class Tuning:
     runtime_config: Mapping[str, bool] = field(default_factory=dict)
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     extra_stages: Sequence[Path] = ()
+
+    def __post_init__(self) -> None:
+        unknown = set(self.extra_args) - set(COMPONENTS)
+        if unknown:
+            raise ValueError(f"extra_args names no component: {sorted(unknown)}; the components are {COMPONENTS}")
 
 
 def kubeconfig_text(url: str, ca: bytes, user: str, pair: KeyPair) -> str:
@@ -256,9 +262,6 @@ def command_lines(layout: Layout, ports: Ports, tuning: Tuning) -> dict[str, lis
             "--node-lease-duration-seconds=40",
         ],
     }
-    unknown = set(tuning.extra_args) - set(lines)
-    if unknown:
-        raise ValueError(f"extra_args names no component: {sorted(unknown)}; the components are {sorted(lines)}")
     # Last wins, so the user's flags come last.
     return {name: [*flags, *tuning.extra_args.get(name, ())] for name, flags in lines.items()}
 

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import anyio
-
-from ._components import (
-    HOST,
-    Layout,
-    Ports,
-    Tuning,
-    command_lines,
-    kubeconfig_text,
-    write_files,
-    write_private,
-)
+from ._components import Tuning, kubeconfig_text, write_private
 from ._errors import ControlPlaneError
-from ._http import PlaneHttp
 from ._kubeconfig import ExistingCluster
-from ._pki import Authority
-from ._processes import Processes
+from ._plane import Plane, Wishes
 from ._programs import KUBECTL, Program, find_programs
 from ._progress import Progress, progress
-from ._readiness import Readiness
 from ._settings import duration_from, is_on
-from ._state import ComponentStatus, health_url, write_state
 
 if TYPE_CHECKING:
     from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
@@ -42,12 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["ControlPlane"]
 
 ATTEMPTS = 5  # TE-2
-POLL_SECONDS = 0.1  # TE-2
 _START_TIMEOUT = 60.0  # TE-1 has 20 s, too short for a busy two-core machine
 _STOP_TIMEOUT = 20.0  # TE-1
 _SERVED_TIMEOUT = 10.0  # TE-5
-_LOG_LINES = 15
-_PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
 
 
 class ControlPlane:
@@ -71,13 +52,14 @@ class ControlPlane:
         programs: A folder with the programs, or the multi-call program; else see ``find_programs``.
         directory: Where to keep files; kept afterwards. A temporary directory, removed at the end, when None.
         kubeconfig: Use the cluster of this kubeconfig instead.
-        use_existing: Whether USE_EXISTING_CLUSTER decides when it is None, else itself.
+        use_existing: Whether to use the existing cluster; USE_EXISTING_CLUSTER decides when None.
         start_timeout: Seconds to become ready; $KUBEBUILDER_CONTROLPLANE_START_TIMEOUT or 60.
         stop_timeout: Seconds between SIGTERM and SIGKILL; $KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT or 20.
         attach_output: Component output joins our standard error; $KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT.
         report: Where slow work (the first build) is shown; standard error by default.
 
     Raises:
+        ValueError: ``nodes`` is negative, ``extra_args`` names no component, or a variable holds no duration.
         ProgramNotFoundError: A program is nowhere to be found, built or fetched (on entering).
         ControlPlaneError: It did not become ready; the message has the last log lines, and the logs are kept.
         ManifestError: A CRD could not be read or installed.
@@ -105,16 +87,24 @@ class ControlPlane:
     ) -> None:
         if nodes < 0:
             raise ValueError(f"nodes={nodes}: must be 0 or more")
-        self._nodes = nodes
-        self._wanted = ["etcd", "kube-apiserver"]
-        self._wanted += ["kube-controller-manager"] if controller_manager else []
-        self._wanted += ["kube-scheduler"] if scheduler else []
-        self._wanted += ["kwok"] if nodes else []
-        self._tuning = Tuning(
-            feature_gates=feature_gates or {},
-            runtime_config=runtime_config or {},
-            extra_args=extra_args or {},
-            extra_stages=extra_stages,
+        self._wishes = Wishes(
+            components=[
+                "etcd",
+                "kube-apiserver",
+                *(["kube-controller-manager"] if controller_manager else []),
+                *(["kube-scheduler"] if scheduler else []),
+                *(["kwok"] if nodes else []),
+            ],
+            nodes=nodes,
+            tuning=Tuning(
+                feature_gates=feature_gates or {},
+                runtime_config=runtime_config or {},
+                extra_args=extra_args or {},
+                extra_stages=extra_stages,
+            ),
+            start_timeout=_seconds(start_timeout, "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT),
+            stop_timeout=_seconds(stop_timeout, "KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT),
+            attach_output=is_on("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output,
         )
         self._crds = crds
         self._program_path = programs
@@ -122,20 +112,9 @@ class ControlPlane:
         self._existing = None if kubeconfig is None else ExistingCluster(kubeconfig)
         if kubeconfig is None and (is_on("USE_EXISTING_CLUSTER") if use_existing is None else use_existing):
             self._existing = ExistingCluster.from_environment()
-        if start_timeout is None:
-            start_timeout = duration_from("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", _START_TIMEOUT)
-        if stop_timeout is None:
-            stop_timeout = duration_from("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT)
-        self._start_timeout = start_timeout
-        self._stop_timeout = stop_timeout
-        self._attach = is_on("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output
         self._report = report
-        self._layout: Layout | None = None
-        self._authority: Authority | None = None
-        self._ports: Ports | None = None
-        self._processes: Processes | None = None
         self._programs: dict[str, Program] = {}
-        self._lines: dict[str, list[str]] = {}
+        self._plane: Plane | None = None
 
     @property
     def existing(self) -> bool:
@@ -145,19 +124,17 @@ class ControlPlane:
     @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig file."""
-        return self._started_layout().kubeconfig if self._existing is None else self._existing.kubeconfig
+        return self._started().layout.kubeconfig if self._existing is None else self._existing.kubeconfig
 
     @property
     def directory(self) -> Path:
         """Where the plane keeps its files; logs are under ``logs/``."""
-        return self._started_layout().root
+        return self._started().layout.root
 
     @property
     def url(self) -> str:
         """The API server's URL."""
-        if self._ports is None:
-            raise ControlPlaneError("the URL is known only for a control plane that was started here")
-        return f"https://{HOST}:{self._ports['kube-apiserver']}"
+        return self._started().url
 
     @property
     def kubectl(self) -> list[str]:
@@ -169,24 +146,26 @@ class ControlPlane:
     @property
     def components(self) -> tuple[str, ...]:
         """The names of the components that were started; none for an existing cluster."""
-        return tuple(self._lines)
+        return self._plane.components if self._plane else ()
 
     def pid(self, component: str) -> int:
         """The process id of a component."""
-        pid = self._started(component).pid(component)
-        assert pid is not None
-        return pid
+        return self._with(component).pid(component)
 
-    def _started_layout(self) -> Layout:
-        if self._layout is None:
+    def _started(self) -> Plane:
+        if self._existing is not None:
+            raise ControlPlaneError(
+                "this is an existing cluster: files, a URL and users has only a control plane that was started here"
+            )
+        if self._plane is None:
             raise ControlPlaneError("the control plane is not running: use `async with ControlPlane() as plane`")
-        return self._layout
+        return self._plane
 
-    def _started(self, component: str) -> Processes:
-        if self._processes is None or component not in self._lines:
-            running = ", ".join(self._lines) or "none"
+    def _with(self, component: str) -> Plane:
+        if component not in self.components or self._plane is None or not self._plane.running:
+            running = ", ".join(self.components) if self._plane and self._plane.running else "none"
             raise ControlPlaneError(f"{component} was not started by this control plane; components: {running}")
-        return self._processes
+        return self._plane
 
     async def __aenter__(self) -> ControlPlane:
         if self._existing is None:
@@ -206,142 +185,38 @@ class ControlPlane:
     ) -> None:
         await self.stop()
 
-    async def _find_programs(self) -> None:
-        with progress() if self._report is None else contextlib.nullcontext(self._report) as report:
-            names = [*self._wanted, KUBECTL]
-            self._programs = await find_programs(names, programs=self._program_path, progress=report)
-
     async def _start(self) -> None:
-        await self._find_programs()
-        for attempt in range(1, ATTEMPTS + 1):
+        with progress() if self._report is None else contextlib.nullcontext(self._report) as report:
+            names = [*self._wishes.components, KUBECTL]
+            self._programs = await find_programs(names, programs=self._program_path, progress=report)
+        for attempts_left in reversed(range(ATTEMPTS)):
+            root = self._directory or Path(tempfile.mkdtemp(prefix="pyreconcile-plane-"))
+            root.mkdir(parents=True, exist_ok=True)
+            scratch = self._directory is None
+            self._plane = plane = Plane(root, scratch=scratch, programs=self._programs, wishes=self._wishes)
             try:
-                await self._start_once()
+                await plane.start()
             except BaseException as error:
-                again = self._lost_a_port() and isinstance(error, ControlPlaneError) and attempt < ATTEMPTS
-                with contextlib.suppress(ControlPlaneError):
-                    if self._processes is not None and isinstance(error, ControlPlaneError) and not again:
-                        self._processes.keep_scratch()
-                await self.stop()
+                failed = isinstance(error, ControlPlaneError)
+                again = failed and attempts_left > 0 and plane.lost_a_port()
+                await plane.stop(keep=failed and not again)
                 if not again:
                     raise
             else:
                 return
 
-    async def _start_once(self) -> None:
-        root = self._directory or Path(tempfile.mkdtemp(prefix="pyreconcile-plane-"))
-        self._layout = layout = Layout.at(root)
-        root = layout.root
-        root.mkdir(parents=True, exist_ok=True)
-        layout.check_ours()
-        scratch = None if self._directory else root
-        self._processes = Processes(layout.lock, stop_timeout=self._stop_timeout, scratch=scratch)
-        await self._processes.wait_ready()
-        layout.clear()
-        self._ports = Ports()
-        self._authority = Authority()
-        write_files(layout, self._authority, self.url)
-        self._lines = {
-            name: line
-            for name, line in command_lines(layout, self._ports, self._tuning).items()
-            if name in self._wanted
-        }
-        self._link_kubectl()
-        with anyio.move_on_after(self._start_timeout) as scope:
-            for name in self._lines:
-                if name != "kwok":  # kwok ends when there is no API server yet
-                    await self._launch(name)
-            async with self._http() as http:
-                await self._until_ready(http)
-        if scope.cancelled_caught:
-            raise ControlPlaneError(
-                f"the control plane was not ready within {self._start_timeout:g} s; logs are in {root / 'logs'}\n"
-                + "\n".join(self._log_tail(name) for name in self._lines)
-            )
-
-    def _link_kubectl(self) -> None:
-        link = self.directory / "bin" / KUBECTL
-        link.parent.mkdir(exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(self._programs[KUBECTL].path.absolute())
-
-    def _http(self) -> PlaneHttp:
-        layout = self._started_layout()
-        return PlaneHttp(layout.pki("ca.crt"), layout.pki("admin.pem"))
-
-    async def _launch(self, name: str) -> None:
-        argv = [*self._programs[name].argv(name), *self._lines[name]]
-        await self._started(name).start(name, argv, None if self._attach else self._started_layout().log(name))
-
-    async def _until_ready(self, http: PlaneHttp) -> None:
-        readiness = Readiness(http, self.url)
-        await self._poll(readiness.serving)
-        if "kwok" in self._lines:
-            await self._poll(lambda: readiness.create_nodes(self._nodes))
-            await self._launch("kwok")
-        for name in self._lines:
-            await self._poll(self._health_check(http, name))
-        if "kwok" in self._lines:
-            untainted = "kube-controller-manager" in self._lines
-            await self._poll(lambda: readiness.nodes_usable(self._nodes, untainted=untainted))
-
-    def _health_check(self, http: PlaneHttp, name: str) -> Callable[[], Awaitable[bool]]:
-        async def check() -> bool:
-            if name == "kwok":
-                return self._started(name).exit_code(name) is None
-            assert self._ports is not None
-            return await http.ok(health_url(name, self._ports[name]))
-
-        return check
-
-    async def _poll(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for a condition. Raises ControlPlaneError as soon as a component has ended."""
-        while True:
-            for name in self._lines:
-                code = self._started(name).exit_code(name)
-                if code is not None:
-                    raise ControlPlaneError(
-                        f"{name} ended with code {code} while starting; logs are in {self.directory / 'logs'}\n"
-                        + self._log_tail(name)
-                    )
-            if await condition():
-                return
-            await anyio.sleep(POLL_SECONDS)
-
-    def _log_tail(self, name: str) -> str:
-        """The last lines of a component's log, with a heading."""
-        try:
-            lines = self._started_layout().log(name).read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        shown = [line for line in lines if line.strip()][-_LOG_LINES:] or ["(no output)"]
-        return "\n".join([f"--- {name}, last lines:", *shown])
-
-    def _lost_a_port(self) -> bool:
-        return any(_PORT_TAKEN.search(self._log_tail(name)) for name in self._lines) if self._layout else False
-
     async def stop(self) -> None:
         """Stop every component, etcd last, and remove temporary files. Not cut short by cancellation; bounded."""
         if self._existing is not None:
             self._existing.close()
-        with anyio.CancelScope(shield=True):
-            if self._processes is not None:
-                await self._processes.stop()
-                self._processes = None
-        if self._ports is not None:
-            self._ports.close()
-            self._ports = None
+        if self._plane is not None:
+            await self._plane.stop()
 
     def detach(self) -> None:
         """Leave the plane running without us; ``stop_plane(directory)`` ends it. It must have a directory."""
-        layout = self._started_layout()
-        if self._directory is None or self._processes is None or self._ports is None:
+        if self._directory is None or self._plane is None or not self._plane.running:
             raise ControlPlaneError("only a running control plane with a directory can be detached")
-        components = [
-            ComponentStatus(name=name, pid=self.pid(name), port=self._ports.by_name.get(name)) for name in self._lines
-        ]
-        write_state(layout, self._processes.supervisor_pid, components)
-        self._processes.detach()
-        self._processes = None
+        self._plane.detach()
 
     async def add_user(self, name: str, groups: Sequence[str] = ()) -> Path:
         """Make a user with a client certificate (TE-4). It may do nothing until a role is bound to it.
@@ -356,9 +231,8 @@ class ControlPlane:
         Raises:
             ControlPlaneError: This is an existing cluster, whose certificate authority we do not have.
         """
-        if self._authority is None:
-            raise ControlPlaneError("users can be added only to a control plane that was started here")
-        text = kubeconfig_text(self.url, self._authority.certificate, name, self._authority.client(name, groups))
+        plane = self._started()
+        text = kubeconfig_text(plane.url, plane.authority.certificate, name, plane.authority.client(name, groups))
         path = self.directory / "users" / (re.sub(r"[^\w.-]", "_", name) + ".kubeconfig")
         write_private(path, text)
         return path
@@ -418,23 +292,16 @@ class ControlPlane:
 
     async def kill(self, component: str) -> None:
         """End a component with SIGKILL and wait until it is gone."""
-        await self._started(component).end(component, signal.SIGKILL)
+        await self._with(component).kill(component)
 
     async def restart(self, component: str) -> None:
         """Stop a component, start it again on the same port, and wait until it is healthy.
 
         Raises:
-            ControlPlaneError: It was not healthy within the start time limit.
+            ControlPlaneError: It ended, or was not healthy within the start time limit.
         """
-        processes = self._started(component)
-        await processes.end(component, signal.SIGTERM)
-        await self._launch(component)
-        async with self._within(f"{component} was not healthy"), self._http() as http:
-            await self._poll(self._health_check(http, component))
+        await self._with(component).restart(component)
 
-    @asynccontextmanager
-    async def _within(self, what: str) -> AsyncIterator[None]:
-        with anyio.move_on_after(self._start_timeout) as scope:
-            yield
-        if scope.cancelled_caught:
-            raise ControlPlaneError(f"{what} within {self._start_timeout:g} s")
+
+def _seconds(given: float | None, variable: str, default: float) -> float:
+    return duration_from(variable, default) if given is None else given

@@ -16,6 +16,7 @@ __all__ = ["COMPONENTS", "KUBECTL", "Program", "find_programs"]
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 KUBECTL = "kubectl"
+DEFAULT_ASSETS = Path("/usr/local/kubebuilder/bin")  # TE-1: where envtest's own set-up puts them
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,16 @@ def _explicit(name: str, path: Path) -> Program:
     raise ProgramNotFoundError(f"programs={str(path)!r} holds no executable file {name} or controlplane")
 
 
-def _from_environment(name: str, env: Mapping[str, str]) -> Program | None:
-    """TE-1: a variable for the one program, then the folder of all."""
+def _installed(name: str, env: Mapping[str, str], default_assets: Path) -> Program | None:
+    """TE-1: a variable for the one program, then one for the folder of all, then the folder that envtest knows."""
     variable = f"TEST_ASSET_{name.upper().replace('-', '_')}"
     if value := env.get(variable):
         if not _executable(Path(value)):
             raise ProgramNotFoundError(f"{variable}={value!r} is not an executable file")
         return Program(Path(value))
-    if (assets := env.get("KUBEBUILDER_ASSETS")) and _executable(Path(assets) / name):
-        return Program(Path(assets) / name)
+    for folder in (env.get("KUBEBUILDER_ASSETS"), default_assets):
+        if folder and _executable(Path(folder) / name):
+            return Program(Path(folder) / name)
     return None
 
 
@@ -65,11 +67,13 @@ async def find_programs(
     progress: Progress,
     env: Mapping[str, str] = os.environ,
     module_directory: Path = MODULE,
+    default_assets: Path = DEFAULT_ASSETS,
 ) -> dict[str, Program]:
     """Find each program; build or fetch what is nowhere to be found.
 
-    The order, for each program by itself: the given path; TEST_ASSET_NAME; KUBEBUILDER_ASSETS; the cache; a build from
-    the Go module; official release binaries.
+    The order, for each program by itself: the given path; TEST_ASSET_NAME; KUBEBUILDER_ASSETS;
+    /usr/local/kubebuilder/bin; the cache; a build from the Go module; official release binaries. envtest asks the
+    environment before the path in the code; here what the caller wrote down wins.
 
     Args:
         names: Program names, such as "kube-apiserver".
@@ -77,6 +81,7 @@ async def find_programs(
         progress: Told about slow work.
         env: The environment.
         module_directory: The Go module to build from.
+        default_assets: The folder in place of /usr/local/kubebuilder/bin.
 
     Raises:
         ProgramNotFoundError: A named path is wrong, or building and fetching both failed (both reasons given).
@@ -86,7 +91,7 @@ async def find_programs(
     for name in names:
         if programs is not None:
             found[name] = _explicit(name, programs)
-        elif program := _from_environment(name, env):
+        elif program := _installed(name, env, default_assets):
             found[name] = program
     missing = [name for name in names if name not in found]
     if missing:

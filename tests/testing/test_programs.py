@@ -15,7 +15,7 @@ from aiohttp import web
 from pyreconcile.testing import BuildError, DownloadError, ProgramNotFoundError
 from pyreconcile.testing._build import MODULE, Module, build, cache_dir, cached_program, platform_name
 from pyreconcile.testing._download import download
-from pyreconcile.testing._programs import Program, find_programs
+from pyreconcile.testing._programs import DEFAULT_ASSETS, Program, find_programs
 from pyreconcile.testing._progress import PlainProgress
 
 GO_MOD = """module x
@@ -111,19 +111,29 @@ async def test_te_1_search_order(tmp_path, module, env, messages):
     assets = executable(tmp_path / "assets" / "etcd").parent
     key = Module.read(module).content_hash()
     cached = executable(tmp_path / "cache" / "controlplane" / key / "controlplane")
+    usual = executable(tmp_path / "usual" / "etcd").parent
     all_of = {**env, "TEST_ASSET_ETCD": str(named), "KUBEBUILDER_ASSETS": str(assets)}
 
     async def found(programs=None, **drop):
         chosen = {name: value for name, value in all_of.items() if name not in drop}
         answer = await find_programs(
-            ["etcd"], programs=programs, progress=messages, env=chosen, module_directory=module
+            ["etcd"],
+            programs=programs,
+            progress=messages,
+            env=chosen,
+            module_directory=module,
+            default_assets=usual,
         )
         return answer["etcd"]
+
+    assert str(DEFAULT_ASSETS) == "/usr/local/kubebuilder/bin"
 
     assert await found(explicit) == Program(explicit / "etcd")
     assert await found(cached) == Program(cached, multi_call=True)
     assert await found() == Program(named)
     assert await found(TEST_ASSET_ETCD=1) == Program(assets / "etcd")
+    assert await found(TEST_ASSET_ETCD=1, KUBEBUILDER_ASSETS=1) == Program(usual / "etcd")
+    (usual / "etcd").unlink()
     assert await found(TEST_ASSET_ETCD=1, KUBEBUILDER_ASSETS=1) == Program(cached, multi_call=True)
     assert Program(cached, multi_call=True).argv("etcd") == [str(cached), "etcd"]
     with pytest.raises(ProgramNotFoundError, match=r"programs=.*holds no executable file etcd"):
@@ -131,6 +141,18 @@ async def test_te_1_search_order(tmp_path, module, env, messages):
     named.chmod(0o644)
     with pytest.raises(ProgramNotFoundError, match="TEST_ASSET_ETCD="):
         await found()
+
+
+async def test_te_1_each_program_has_its_variable(tmp_path, module, env, messages):
+    variables = {
+        "etcd": "TEST_ASSET_ETCD",
+        "kube-apiserver": "TEST_ASSET_KUBE_APISERVER",
+        "kubectl": "TEST_ASSET_KUBECTL",
+    }
+    for name, variable in variables.items():
+        env[variable] = str(executable(tmp_path / "named" / name))
+    found = await find_programs(variables, progress=messages, env=env, module_directory=module)
+    assert found == {name: Program(tmp_path / "named" / name) for name in variables}
 
 
 async def test_te_1_a_build_is_cached_and_two_at_once_build_once(tmp_path, module, env, messages, fake_go):
@@ -182,7 +204,11 @@ async def test_te_1_missing_and_old_go_say_what_to_do(module, env, messages, fak
 async def test_te_1_with_neither_go_nor_network_both_reasons_are_given(module, env, messages):
     with pytest.raises(ProgramNotFoundError, match=r"Build: Go 1\.26(.|\n)*Fetch: .*127\.0\.0\.1:1"):
         await find_programs(
-            ["etcd", "kwok"], progress=messages, env={**env, "PATH": "/nowhere"}, module_directory=module
+            ["etcd", "kwok"],
+            progress=messages,
+            env={**env, "PATH": "/nowhere"},
+            module_directory=module,
+            default_assets=module,
         )
 
 
@@ -232,12 +258,13 @@ async def test_te_1_releases_are_fetched_when_go_is_missing(module, env, message
     releases[f"{kwok}.sha256"] = f"{digest(b'kwok')}  kwok-{system}-{machine}\n".encode()
     without_go = {**env, "PATH": "/nowhere"}
     names = ["kube-apiserver", "etcd", "kwok"]
-    found = await find_programs(names, progress=messages, env=without_go, module_directory=module)
+    options = {"progress": messages, "env": without_go, "module_directory": module, "default_assets": module}
+    found = await find_programs(names, **options)
     assert [found[name].path.read_bytes() for name in names] == [b"the server", b"the store", b"kwok"]
     assert all(found[name].path.stat().st_mode & stat.S_IXUSR and not found[name].multi_call for name in names)
 
     releases.clear()  # the second time nothing is asked for
-    assert await find_programs(names, progress=messages, env=without_go, module_directory=module) == found
+    assert await find_programs(names, **options) == found
 
 
 @pytest.mark.parametrize(
