@@ -19,7 +19,7 @@ def blocks():
 
 def test_te_6_the_guide_works_in_a_foreign_project(own_plane, tmp_path):
     files = blocks()
-    for name in ("mirror.py", "test_mirror.py", "conftest.py"):
+    for name in ("mirror.py", "test_mirror.py", "test_faults.py", "conftest.py"):
         (tmp_path / name).write_text(files[name])
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\npythonpath = .\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -33,7 +33,7 @@ def test_te_6_the_guide_works_in_a_foreign_project(own_plane, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 @pytest.mark.parametrize(
