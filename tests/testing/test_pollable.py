@@ -132,9 +132,7 @@ def test_te_7_differences_name_paths_and_values():
         "spec.containers[0].image: 'j', expected 'i'",
         "spec.containers[0].args: ['x'], expected None",
     ]
-    with pytest.raises(
-        AssertionError, match=r"^the objects differ:\nmetadata.*\nspec\.containers\[0\]\.image: "
-    ):
+    with pytest.raises(AssertionError, match=r"^the objects differ:\nmetadata.*\nspec\.containers\[0\]\.image: "):
         assert_equal(other, pod())
 
 
