@@ -14,12 +14,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 def blocks():
-    return dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    return dict(re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 
 
+@pytest.mark.rules("TE-5")
 def test_te_6_the_guide_works_in_a_foreign_project(own_plane, tmp_path):
     files = blocks()
-    for name in ("mirror.py", "test_mirror.py", "test_faults.py", "conftest.py"):
+    (tmp_path / "config").mkdir()
+    tests = ("test_mirror.py", "test_webhook.py", "test_faults.py")
+    for name in ("mirror.py", "conftest.py", "config/webhook.yaml", *tests):
         (tmp_path / name).write_text(files[name])
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\npythonpath = .\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -33,7 +36,7 @@ def test_te_6_the_guide_works_in_a_foreign_project(own_plane, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 @pytest.mark.parametrize(
