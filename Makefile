@@ -29,7 +29,7 @@ unit: env ## run the tests
 
 RUNS ?= 20
 field-cases: env ## run each field case 20 times (RUNS=1: once); about 40 minutes
-	$(BIN)/python -m pytest tests/field_cases --long --runs $(RUNS)
+	$(BIN)/python -m hack.field_bench --runs $(RUNS)
 
 lint: env ## format, lint and import order
 	$(BIN)/ruff format --check .
