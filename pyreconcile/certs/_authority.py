@@ -51,18 +51,33 @@ class CertificateAuthority:
         """
         if not hosts:
             raise ValueError("hosts is empty: name at least one host that the API server will dial")
-        key = ec.generate_private_key(ec.SECP256R1())
         # A common name may have 64 characters at most; clients look at the alternative names only.
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-        certificate = (
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+    def issue_client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
+        """Issue a client certificate, good for 365 days, as Kubernetes takes it: of a user who is in groups.
+
+        Raises:
+            ValueError: ``user`` is empty or has more than 64 characters.
+        """
+        organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        subject = x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _issue(self, subject: x509.Name, usage: x509.ObjectIdentifier, *more: x509.ExtensionType) -> KeyPair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
             _builder(subject, self._name, key.public_key(), self._now(), LEAF_LIFETIME)
-            .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        for extension in more:
+            builder = builder.add_extension(extension, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         return KeyPair(
             certificate.public_bytes(Encoding.PEM),
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from pyreconcile.certs import CertificateAuthority, KeyPair
 
 from ._errors import ControlPlaneError
-from ._pki import Authority, KeyPair, signing_pair
 from ._programs import COMPONENTS
 
 __all__ = [
@@ -153,22 +156,21 @@ def write_private(path: Path, content: str | bytes) -> None:
         file.write(content if isinstance(content, bytes) else content.encode())
 
 
-def write_files(layout: Layout, authority: Authority, url: str) -> None:
+def write_files(layout: Layout, authority: CertificateAuthority, url: str) -> None:
     """Write certificates, the administrator's kubeconfig and the scheduler's configuration."""
-    server = authority.server(
-        "kube-apiserver",
-        [HOST, "localhost", "10.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"],
+    server = authority.issue(
+        [HOST, "localhost", "10.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
     )
-    tokens = signing_pair()
+    tokens = ec.generate_private_key(ec.SECP256R1())
     for name, content in {
         "ca.crt": authority.certificate,
         "server.crt": server.certificate,
         "server.key": server.key,
-        "sa.pub": tokens.certificate,
-        "sa.key": tokens.key,
+        "sa.pub": tokens.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+        "sa.key": tokens.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     }.items():
         write_private(layout.pki(name), content)
-    admin = authority.client("admin", ["system:masters"])
+    admin = authority.issue_client("admin", ["system:masters"])
     write_private(layout.pki("admin.pem"), admin.certificate + admin.key)
     write_private(layout.kubeconfig, kubeconfig_text(url, authority.certificate, "admin", admin))
     scheduler = {

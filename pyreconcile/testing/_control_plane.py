@@ -186,6 +186,8 @@ class ControlPlane:
         await self.stop()
 
     async def _start(self) -> None:
+        if self._plane is not None and self._plane.running:
+            raise ControlPlaneError("this control plane is running already: for a second, make another `ControlPlane`")
         with progress() if self._report is None else contextlib.nullcontext(self._report) as report:
             names = [*self._wishes.components, KUBECTL]
             self._programs = await find_programs(names, programs=self._program_path, progress=report)
@@ -230,9 +232,10 @@ class ControlPlane:
 
         Raises:
             ControlPlaneError: This is an existing cluster, whose certificate authority we do not have.
+            ValueError: ``name`` is empty or has more than 64 characters, which no certificate can hold.
         """
         plane = self._started()
-        text = kubeconfig_text(plane.url, plane.authority.certificate, name, plane.authority.client(name, groups))
+        text = kubeconfig_text(plane.url, plane.authority.certificate, name, plane.authority.issue_client(name, groups))
         path = self.directory / "users" / (re.sub(r"[^\w.-]", "_", name) + ".kubeconfig")
         write_private(path, text)
         return path

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import anyio
 
+from pyreconcile.certs import CertificateAuthority
+
 from ._components import HOST, Layout, Ports, Tuning, command_lines, write_files
 from ._errors import ControlPlaneError
 from ._http import PlaneHttp
-from ._pki import Authority
 from ._processes import Processes
 from ._programs import KUBECTL, Program
 from ._readiness import Readiness
@@ -55,7 +56,7 @@ class Plane:
     def __init__(self, root: Path, *, scratch: bool, programs: Mapping[str, Program], wishes: Wishes) -> None:
         self.layout = Layout.at(root)
         self.layout.check_ours()
-        self.authority = Authority()
+        self.authority = CertificateAuthority("pyreconcile-testing")
         self._wishes = wishes
         self._programs = programs
         self._ports = Ports()

@@ -92,6 +92,8 @@ class Processes:
         with anyio.move_on_after(seconds):
             await until(lambda: condition() or self._gone(), period=_POLL_SECONDS)
         if not condition():
+            if self._gone():
+                raise ControlPlaneError(f"{what} did not happen: the control plane's supervisor has ended")
             raise ControlPlaneError(f"{what} did not happen within {seconds:g} s")
 
     def _gone(self) -> bool:

@@ -17,11 +17,11 @@ import anyio.from_thread
 import anyio.to_thread
 import yaml
 
+from pyreconcile.certs import CertificateAuthority
 from pyreconcile.client import ConnectOptions
 
 from ._components import HOST, kubeconfig_text, write_private
 from ._eventually import eventually
-from ._pki import Authority
 from ._proxy_faults import Fault
 from ._proxy_requests import Matcher, ProxiedRequest, matches
 from ._proxy_server import ProxyServer
@@ -87,7 +87,7 @@ class FaultProxy:
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyreconcile-proxy-")))
             portal = stack.enter_context(anyio.from_thread.start_blocking_portal())
-            authority = Authority("pyreconcile-fault-proxy")
+            authority = CertificateAuthority("pyreconcile-fault-proxy")
             tls = _tls(authority, directory) if self._with_tls else None
             server = ProxyServer(Upstream(self._connect), tls, self._clock)
             stack.enter_context(portal.wrap_async_context_manager(server))
@@ -99,8 +99,8 @@ class FaultProxy:
         self._portal = None
         self._stack.close()
 
-    def _kubeconfig_text(self, authority: Authority) -> str:
-        text = kubeconfig_text(self.url, authority.certificate, _USER, authority.client(_USER))
+    def _kubeconfig_text(self, authority: CertificateAuthority) -> str:
+        text = kubeconfig_text(self.url, authority.certificate, _USER, authority.issue_client(_USER))
         if self._with_tls:
             return text
         config = yaml.safe_load(text)
@@ -267,8 +267,8 @@ class FaultProxy:
         return self._fault(Fault(kind="drop_bookmarks", match=match))
 
 
-def _tls(authority: Authority, directory: Path) -> ssl.SSLContext:
-    pair = authority.server(_USER, [HOST, "localhost"])
+def _tls(authority: CertificateAuthority, directory: Path) -> ssl.SSLContext:
+    pair = authority.issue([HOST, "localhost"])
     files = directory / "ca.crt", directory / "server.pem"
     write_private(files[0], authority.certificate)
     write_private(files[1], pair.certificate + pair.key)

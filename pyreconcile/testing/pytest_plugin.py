@@ -105,7 +105,7 @@ def control_plane(
     """
     from pyreconcile.testing import ControlPlane
 
-    plane = ControlPlane(report=_TerminalProgress(request.config), **control_plane_options)
+    plane = ControlPlane(**{"report": _TerminalProgress(request.config), **control_plane_options})
     with _control_plane_portal.wrap_async_context_manager(plane):
         yield plane
 

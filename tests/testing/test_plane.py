@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pyreconcile.api import unstructured
 from pyreconcile.api.authentication_v1 import TokenRequest
 from pyreconcile.api.core_v1 import Namespace, Pod, Service, ServiceAccount
+from pyreconcile.certs import CertificateAuthority
 from pyreconcile.client import UnauthorizedError, connect
 from pyreconcile.testing import ControlPlane, ControlPlaneError
 from pyreconcile.testing._components import Layout, Ports, Tuning, command_lines, kubeconfig_text
-from pyreconcile.testing._pki import Authority
 from pyreconcile.testing._plane import Plane, Wishes
 from pyreconcile.testing._programs import Program
 from pyreconcile.testing._readiness import Readiness
@@ -148,6 +148,10 @@ def test_te_2_ports_are_held_until_the_plane_ends():
 
 async def test_te_2_one_component_can_be_restarted_while_others_are_down(control_plane):
     async with ControlPlane(use_existing=False) as plane:
+        with pytest.raises(ControlPlaneError, match="is running already"):
+            await plane.__aenter__()
+        with pytest.raises(ValueError, match="64"):
+            await plane.add_user("u" * 65)
         await plane.kill("kube-apiserver")
         await plane.kill("etcd")
         await plane.restart("etcd")
@@ -231,7 +235,7 @@ async def test_te_3_the_certificates_are_of_the_planes_own_ca(own_plane, tmp_pat
     for key in ("server.key", "sa.key", "admin.pem"):
         assert (pki / key).stat().st_mode & 0o077 == 0
     # Another CA's certificate is nobody's.
-    stranger = Authority().client("admin", ["system:masters"])
+    stranger = CertificateAuthority().issue_client("admin", ["system:masters"])
     text = kubeconfig_text(own_plane.url, (pki / "ca.crt").read_bytes(), "admin", stranger)
     (tmp_path / "kubeconfig").write_text(text)
     async with connect(kubeconfig=tmp_path / "kubeconfig") as client:

@@ -13,7 +13,6 @@ from cryptography import x509
 from pyreconcile.api import unstructured
 from pyreconcile.certs import CertificateAuthority
 from pyreconcile.metrics import Metrics
-from pyreconcile.testing._pki import Authority
 from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
 from pyreconcile.webhook._routes import MAX_BODY
 
@@ -23,7 +22,7 @@ REVIEW = admission_review({"apiVersion": "example.dev/v1", "kind": "Thing", "met
 JSON = {"Content-Type": "application/json"}
 
 
-CLIENTS = Authority()
+CLIENTS = CertificateAuthority()
 
 
 @asynccontextmanager
@@ -342,7 +341,7 @@ async def test_wh_1_with_a_client_ca_a_client_must_show_a_certificate(tmp_path):
         with pytest.raises(aiohttp.ClientError):
             await ask(client, json=REVIEW, headers=JSON)
         trusted = ssl.create_default_context(cadata=server.ca_bundle.decode())
-        shown = CLIENTS.client("ann", ["g"])
+        shown = CLIENTS.issue_client("ann", ["g"])
         for name, content in (("client.crt", shown.certificate), ("client.key", shown.key)):
             (tmp_path / name).write_bytes(content)
         trusted.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
