@@ -48,7 +48,7 @@ class ControlPlane:
         runtime_config: API groups, versions or kinds to serve or not, as in ``--runtime-config``.
         extra_args: More flags for each component by name; they win over ours.
         extra_stages: More files of kwok Stage documents.
-        crds: Files and folders of CRDs to install on entering, as by `install_crds`.
+        crds: File or folder of CRDs, or several, to install on entering, as by `install_crds`.
         programs: A folder with the programs, or the multi-call program; else see ``find_programs``.
         directory: Where to keep files; kept afterwards. A temporary directory, removed at the end, when None.
         kubeconfig: Use the cluster of this kubeconfig instead.
@@ -75,7 +75,7 @@ class ControlPlane:
         runtime_config: Mapping[str, bool] | None = None,
         extra_args: Mapping[str, Sequence[str]] | None = None,
         extra_stages: Sequence[Path] = (),
-        crds: Sequence[Path | str] = (),
+        crds: Path | str | Sequence[Path | str] = (),
         programs: Path | None = None,
         directory: Path | None = None,
         kubeconfig: Path | None = None,
@@ -106,7 +106,7 @@ class ControlPlane:
             stop_timeout=_seconds(stop_timeout, "KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", _STOP_TIMEOUT),
             attach_output=is_on("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT") if attach_output is None else attach_output,
         )
-        self._crds = crds
+        self._crds = [crds] if isinstance(crds, str | Path) else crds
         self._program_path = programs
         self._directory = directory
         self._existing = None if kubeconfig is None else ExistingCluster(kubeconfig)
