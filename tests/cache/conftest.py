@@ -1,4 +1,4 @@
-"""Servers to list and watch from: one that plays a script, one that keeps objects, and a proxy before the real one."""
+"""Servers to list and watch from: one that plays a script, and one that keeps objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,8 +13,6 @@ import anyio.abc
 import anyio.lowlevel
 import orjson
 import pytest
-import yaml
-from anyio.streams.stapled import MultiListener
 
 from pyreconcile.api import RawObject, unstructured
 from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
@@ -304,63 +301,6 @@ class Recorder:
         return self.calls
 
 
-class Proxy:
-    """A TCP proxy on loopback that can cut, blackhole and delay."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._target = (host, port)
-        self._connections: set[anyio.abc.SocketStream] = set()
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self.port = 0
-        self.accepted = 0
-        self.delay = 0.0
-        self.refusing = False
-        self._generation = 0
-        self._swallowed = 0
-
-    async def cut(self) -> None:
-        """Close every connection."""
-        for connection in list(self._connections):
-            await connection.aclose()
-
-    def blackhole(self) -> None:
-        """Let nothing through on the connections that exist; new ones work."""
-        self._swallowed = self.accepted
-
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        listener: MultiListener[Any] = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        async with listener, anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            self.port = listener.extra(anyio.abc.SocketAttribute.local_port)
-            task_status.started()
-            await listener.serve(self._serve, tasks)
-
-    async def _serve(self, inside: anyio.abc.SocketStream) -> None:
-        self.accepted += 1
-        number = self.accepted
-        async with inside:
-            if self.refusing:
-                return
-            async with await anyio.connect_tcp(*self._target) as outside:
-                self._connections |= {inside, outside}
-                async with anyio.create_task_group() as tasks:
-
-                    async def pump(source: anyio.abc.SocketStream, sink: anyio.abc.SocketStream, way: str) -> None:
-                        try:
-                            async for chunk in source:
-                                if way == "back" and self.delay:
-                                    await anyio.sleep(self.delay)
-                                if number > self._swallowed:
-                                    await sink.send(chunk)
-                        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                            pass
-                        tasks.cancel_scope.cancel()
-
-                    tasks.start_soon(pump, inside, outside, "there")
-                    tasks.start_soon(pump, outside, inside, "back")
-                self._connections -= {inside, outside}
-
-
 @pytest.fixture
 def scripted() -> type[Scripted]:
     return Scripted
@@ -389,30 +329,6 @@ def wire() -> Any:
         SILENT = globals()["SILENT"]
 
     return Wire
-
-
-@pytest.fixture
-def proxied(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Opens a proxy before an API server, the session's by default; gives it and a kubeconfig that goes through it."""
-
-    @asynccontextmanager
-    async def open_proxy(kubeconfig: Path | None = None) -> AsyncIterator[tuple[Proxy, Path]]:
-        kubeconfig = kubeconfig or request.getfixturevalue("control_plane").kubeconfig
-        config = yaml.safe_load(await anyio.Path(kubeconfig).read_text())
-        cluster = config["clusters"][0]["cluster"]
-        host, _, port = cluster["server"].partition("://")[2].rpartition(":")
-        proxy = Proxy(host, int(port))
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(proxy.run)
-            cluster["server"] = f"https://127.0.0.1:{proxy.port}"
-            path = tmp_path / "proxied.kubeconfig"
-            await anyio.Path(path).write_text(yaml.safe_dump(config))
-            try:
-                yield proxy, path
-            finally:
-                tasks.cancel_scope.cancel()
-
-    return open_proxy
 
 
 @pytest.fixture

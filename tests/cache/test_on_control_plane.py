@@ -16,7 +16,7 @@ from pyreconcile.api.core_v1 import ConfigMap, Namespace, Pod
 from pyreconcile.cache import Cache, CacheOptions, Informer, KindOptions, Reflector, Scope, ServerSupport, Sink
 from pyreconcile.cache._lister import Lister
 from pyreconcile.client import Client, connect
-from pyreconcile.testing import ControlPlane
+from pyreconcile.testing import ControlPlane, FaultProxy
 
 pytestmark = pytest.mark.plane
 
@@ -150,14 +150,14 @@ async def test_ca_11_namespaces_come_and_go_while_the_cache_runs(
 
 
 @pytest.fixture
-def behind_proxy(proxied: Any, started: Any, client: Client, namespace: str) -> Any:
+def behind_proxy(control_plane: ControlPlane, started: Any, client: Client, namespace: str) -> Any:
     """A cache that watches through the proxy, and a client that writes past it and reads from the cache."""
 
     @asynccontextmanager
-    async def behind_proxy(**options: Any) -> AsyncIterator[tuple[Any, Cache, Client]]:
+    async def behind_proxy(**options: Any) -> AsyncIterator[tuple[FaultProxy, Cache, Client]]:
         async with AsyncExitStack() as stack:
-            proxy, path = await stack.enter_async_context(proxied())
-            through = await stack.enter_async_context(connect(kubeconfig=path))
+            proxy = await stack.enter_async_context(FaultProxy(control_plane.kubeconfig))
+            through = await stack.enter_async_context(connect(proxy.connect_options()))
             cache = await stack.enter_async_context(started(through, namespace, **options))
             yield proxy, cache, client.with_options(reader=cache, write_observer=cache)
 
@@ -167,13 +167,13 @@ def behind_proxy(proxied: Any, started: Any, client: Client, namespace: str) -> 
 async def test_ry_4_own_creations_are_found_at_once_a_hundred_times(behind_proxy: Any, namespace: str):
     async with behind_proxy() as (proxy, cache, client):
         assert await client.list(ConfigMap) == []
-        proxy.delay = 0.02
-        for number in range(100):
-            await client.create(config_map(namespace, f"c{number}", n=str(number)))
-            if number % 2:
-                assert (await client.get(ConfigMap, f"{namespace}/c{number}")).data == {"n": str(number)}
-            else:
-                assert len(await client.list(ConfigMap)) == number + 1
+        with proxy.delay_stream(seconds=0.02):
+            for number in range(100):
+                await client.create(config_map(namespace, f"c{number}", n=str(number)))
+                if number % 2:
+                    assert (await client.get(ConfigMap, f"{namespace}/c{number}")).data == {"n": str(number)}
+                else:
+                    assert len(await client.list(ConfigMap)) == number + 1
         assert cache.own_write_waits > 50
         assert cache.live_reads == 0
 
@@ -182,18 +182,18 @@ async def test_ry_4_own_creations_are_found_at_once_a_hundred_times(behind_proxy
 async def test_ry_4_5_own_updates_and_deletes_are_seen_at_once(behind_proxy: Any, namespace: str):
     async with behind_proxy() as (proxy, cache, client):
         await client.list(ConfigMap)
-        proxy.delay = 0.02
-        key = f"{namespace}/c"
-        for number in range(15):
-            obj = await client.create(config_map(namespace, "c", n="0"))
-            obj.data = {"n": str(number)}
-            await client.update(obj)
-            assert (await client.get(ConfigMap, key)).data == {"n": str(number)}
-            await client.delete(ConfigMap, key)
-            assert await client.find(ConfigMap, key) is None
-            obj = await client.create(config_map(namespace, "c"))
-            await client.delete(obj)
-            assert await client.list(ConfigMap) == []
+        with proxy.delay_stream(seconds=0.02):
+            key = f"{namespace}/c"
+            for number in range(15):
+                obj = await client.create(config_map(namespace, "c", n="0"))
+                obj.data = {"n": str(number)}
+                await client.update(obj)
+                assert (await client.get(ConfigMap, key)).data == {"n": str(number)}
+                await client.delete(ConfigMap, key)
+                assert await client.find(ConfigMap, key) is None
+                obj = await client.create(config_map(namespace, "c"))
+                await client.delete(obj)
+                assert await client.list(ConfigMap) == []
         assert cache.live_reads == 0
         assert not any(part.pending for part in cache.informer(ConfigMap).parts)
 
@@ -201,9 +201,9 @@ async def test_ry_4_5_own_updates_and_deletes_are_seen_at_once(behind_proxy: Any
 async def test_ry_7_a_watch_that_lags_beyond_the_bound_gives_a_live_read(behind_proxy: Any, namespace: str):
     async with behind_proxy(read_timeout=0.1) as (proxy, cache, client):
         await client.list(ConfigMap)
-        proxy.delay = 0.5
-        await client.create(config_map(namespace, "a", x="1"))
-        assert (await client.get(ConfigMap, f"{namespace}/a")).data == {"x": "1"}
+        with proxy.delay_stream(seconds=0.5):
+            await client.create(config_map(namespace, "a", x="1"))
+            assert (await client.get(ConfigMap, f"{namespace}/a")).data == {"x": "1"}
         assert (cache.own_write_waits, cache.live_reads) == (1, 1)
 
 
@@ -217,12 +217,10 @@ async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
         handler = recorder()
         informer = cache.informer(ConfigMap)
         await informer.add_handler(handler).wait_synced()
-        proxy.refusing = True
-        await proxy.cut()
-        await client.delete(ConfigMap, f"{namespace}/b")
-        await client.create(config_map(namespace, "d"))
-        await eventually(lambda: informer.reflectors[0].stats.errors)
-        proxy.refusing = False
+        with proxy.cut():
+            await client.delete(ConfigMap, f"{namespace}/b")
+            await client.create(config_map(namespace, "d"))
+            await eventually(lambda: informer.reflectors[0].stats.errors)
         calls = await handler.wait(5)
         await anyio.sleep(0.2)
         assert calls[3:] == [("delete", f"{namespace}/b"), ("add", f"{namespace}/d")]
@@ -234,7 +232,12 @@ async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
 @pytest.mark.rules("PX-5", "RF-16")
 @pytest.mark.parametrize("limit", ["silence", "length"])
 async def test_o_19_a_connection_that_swallows_everything_is_given_up(
-    proxied: Any, client: Client, namespace: str, recorder: Any, monkeypatch: pytest.MonkeyPatch, limit: str
+    control_plane: ControlPlane,
+    client: Client,
+    namespace: str,
+    recorder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
 ):
     """Half-open: the peer is gone without a word. Either the silence tells, or the watch's own length and margin."""
     await client.create(config_map(namespace, "first"))
@@ -242,8 +245,8 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up(
         monkeypatch.setattr("pyreconcile.cache._reflector.WATCH_SECONDS", (2, 2))
         monkeypatch.setattr("pyreconcile.cache._reflector.WATCH_MARGIN", 0.5)
     async with AsyncExitStack() as stack:
-        proxy, path = await stack.enter_async_context(proxied())
-        through = await stack.enter_async_context(connect(kubeconfig=path))
+        proxy = await stack.enter_async_context(FaultProxy(control_plane.kubeconfig))
+        through = await stack.enter_async_context(connect(proxy.connect_options()))
         silence = 1.0 if limit == "silence" else 70.0
 
         def make(scope: Scope, sink: Sink) -> Reflector:
@@ -255,7 +258,7 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up(
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(informer.run)
         await registration.wait_synced()
-        proxy.blackhole()
+        stack.enter_context(proxy.blackhole(new=False))
         began = time.monotonic()
         await client.create(config_map(namespace, "sixth"))
         await client.delete(ConfigMap, f"{namespace}/first")
@@ -318,14 +321,14 @@ async def test_in_16_an_idle_cache_costs_no_cpu(client: Client, namespace: str, 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.rules("RF-5", "U-46")
 async def test_o_01_4b_o_02_rf_5_a_restarted_server_is_listed_once_with_or_without_streaming_lists(
-    proxied: Any, started: Any, recorder: Any, streaming: bool
+    started: Any, recorder: Any, streaming: bool
 ):
     async with AsyncExitStack() as stack:
         plane = ControlPlane(use_existing=False, feature_gates={"WatchList": streaming})
         await stack.enter_async_context(plane)
         judge = await stack.enter_async_context(connect(kubeconfig=plane.kubeconfig))
-        proxy, path = await stack.enter_async_context(proxied(plane.kubeconfig))
-        through = await stack.enter_async_context(connect(kubeconfig=path))
+        proxy = await stack.enter_async_context(FaultProxy(plane.kubeconfig))
+        through = await stack.enter_async_context(connect(proxy.connect_options()))
         cache = await stack.enter_async_context(started(through, "default"))
         for name in "ab":
             await judge.create(config_map("default", name, labels={"owner": name}))
@@ -340,13 +343,13 @@ async def test_o_01_4b_o_02_rf_5_a_restarted_server_is_listed_once_with_or_witho
         assert (stats.streaming_lists, stats.lists) == ((1, 0) if streaming else (1, 1))
         assert (others.streaming_lists, others.lists) == ((1, 0) if streaming else (0, 1))
 
-        proxy.refusing = True
-        await proxy.cut()
-        await judge.delete(ConfigMap, "default/b")
-        for number in range(20):
-            await judge.create(config_map("default", f"d{number:02}"))
-        await plane.restart("kube-apiserver")
-        before, proxy.refusing = stats.streaming_lists + stats.lists, False
+        with proxy.cut():
+            await judge.delete(ConfigMap, "default/b")
+            for number in range(20):
+                await judge.create(config_map("default", f"d{number:02}"))
+            await plane.kill("kube-apiserver")  # it would take 20 s to end by itself
+            await plane.restart("kube-apiserver")
+            before = stats.streaming_lists + stats.lists
         calls = await handler.wait(3 + 1 + 20, seconds=40)
         assert calls[3] == ("vanished", "default/b")
         assert {change for change, _ in calls[4:]} == {"add"}
