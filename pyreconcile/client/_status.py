@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, get_args
 
 from pyreconcile.api import KubeObject, Model, RawObject, Unstructured
@@ -25,7 +26,7 @@ def with_status(obj: T, changes: Mapping[str, Any]) -> T:
     copy = obj.model_copy()
     model = _status_model(type(copy))
     for name in changes:
-        if name not in model.model_fields:
+        if name not in model.__pydantic_fields__:
             known = ", ".join(sorted(model.model_fields))
             raise TypeError(f"status.{name}: {model.__name__} has no such field; it has {known}")
     status: Model | None = getattr(copy, "status", None)
@@ -59,6 +60,7 @@ def status_of(obj: KubeObject) -> Any:
     return status.to_dict() if isinstance(status, Model) else status
 
 
+@cache
 def _status_model(kind: type[Model]) -> type[Model]:
     field = kind.model_fields.get("status")
     annotation = field.annotation if field is not None else None
