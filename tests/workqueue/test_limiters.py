@@ -63,6 +63,12 @@ def test_wq_14_bucket_lets_the_burst_through_then_paces(clock):
     assert limiter.when("e") == pytest.approx(0.1)
 
 
+def test_wq_14_the_defaults_are_10_a_second_and_100_at_once(clock):
+    limiter = BucketRateLimiter(time=clock.time)
+    assert {limiter.when(f"k{n}") for n in range(100)} == {0.0}
+    assert [limiter.when("a"), limiter.when("b")] == pytest.approx([0.1, 0.2])
+
+
 def test_wq_15_max_of_asks_every_limiter_and_takes_the_longest():
     slow, fast = ItemExponentialRateLimiter(1, 100), FastSlowRateLimiter(3, 50, 2)
     limiter = MaxOfRateLimiter(slow, fast)
@@ -89,7 +95,11 @@ def test_wq_15_fast_slow_and_max_wait():
 def test_wq_16_default_is_item_and_bucket():
     limiter = default_rate_limiter()
     assert [limiter.when(f"k{n}") for n in range(100)] == [0.005] * 100
-    assert limiter.when("late") > 0.05
+    assert limiter.when("late") == pytest.approx(0.1, abs=0.05)
+    one = default_rate_limiter(time=iter(1e7 * n for n in range(100)).__next__)  # windows and bucket are long over
+    delays = [one.when("a") for _ in range(20)]
+    assert delays[:3] == [0.005, 0.01, 0.02]
+    assert delays[17:] == pytest.approx([655.36, 1000, 1000])
 
 
 def test_wq_18_failures_inside_the_window_do_not_count(clock):

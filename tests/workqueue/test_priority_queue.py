@@ -188,6 +188,32 @@ def test_pq_5_raised_priority_goes_behind_its_new_peers(queue, metrics):
     assert set(metrics.depths.values()) == {0}
 
 
+def test_pq_5_a_raised_entry_is_behind_its_peers_however_long_it_has_waited_and_loses_nothing(clock):
+    queue: PriorityQueue[str] = PriorityQueue(clock=clock, ageing=1)
+    queue.add("old")
+    clock.advance(3)
+    queue.add("peer", priority=5)
+    clock.advance(1)
+    queue.add("old", priority=5)
+    assert take_all(queue) == ["peer", "old"]
+    queue.add("low", priority=-100)
+    clock.advance(99)
+    queue.add("low", priority=-99)  # its age stands for more than the raise
+    clock.advance(2)
+    queue.add("new")
+    assert take_all(queue) == ["low", "new"]
+
+
+def test_pq_2_entries_due_at_one_time_go_by_priority_then_first_come_first_served(queue, clock):
+    queue.add_after("a", 9)
+    queue.add_after("b", 5)
+    queue.add_after("high", 5, priority=1)
+    queue.add_after("c", 5)
+    queue.add_after("a", 5)  # brought forward; it came first
+    clock.advance(5)
+    assert take_all(queue) == ["high", "a", "b", "c"]
+
+
 def test_pq_7_order_is_by_when_the_wait_ended(queue, clock):
     queue.add_after("late", 2)
     queue.add_after("early", 1)
@@ -305,6 +331,7 @@ async def test_pq_11_shutdown_frees_blocked_getters_and_drains_nothing():
         queue.add_after("too late", 1)
         queue.add_rate_limited("too late")
     assert ended == 8
+    assert len(queue) > 0, "what was ready is not handed out"
     with pytest.raises(ShutDown):
         await queue.get()
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import anyio
 import pytest
 
-from pyreconcile.workqueue import ItemExponentialRateLimiter, Queue, ShutDown
+from pyreconcile.workqueue import ItemExponentialRateLimiter, PriorityQueue, Queue, ShutDown
 
 
 @pytest.fixture
@@ -23,6 +25,27 @@ def test_wq_2_same_key_added_many_times_runs_once(queue, metrics):
     queue.done("a")
     assert queue.take() is None
     assert metrics.adds == 1
+
+
+async def test_wq_2_an_add_wakes_one_getter_and_one_that_is_in_work_wakes_none():
+    queue: Queue[str] = Queue()
+    queue.add("held")
+    assert await queue.get() == "held"
+    getters = [asyncio.ensure_future(queue.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    queue.add("held")
+    await asyncio.sleep(0)
+    assert [getter.done() for getter in getters] == [False, False, False]
+    queue.add("a")
+    queue.add("a")
+    assert len(queue._getters) == 2, "the others were not even woken"
+    await asyncio.sleep(0)
+    assert [getter.done() for getter in getters] == [True, False, False]
+    queue.done("held")
+    await asyncio.sleep(0)
+    assert [getter.done() for getter in getters] == [True, True, False]
+    queue.shutdown()
+    await asyncio.gather(*getters, return_exceptions=True)
 
 
 @pytest.mark.rules("U-2")
@@ -95,16 +118,31 @@ def test_wq_6_len_counts_listed_keys_only(queue):
     assert len(queue) == 1
 
 
-async def test_wq_5_shutdown_hands_out_what_is_listed_then_ends(queue):
+@pytest.mark.rules("WQ-2", "WQ-8")
+async def test_wq_5_shutdown_hands_out_what_is_listed_then_ends(queue, metrics):
     queue.add("a")
+    queue.add_after("delayed", 1)
     queue.shutdown()
+    counts = metrics.adds, metrics.retries
     queue.add("b")
     queue.add_after("c", 0)
     queue.add_rate_limited("d")
     queue.add_with("e")
+    assert (metrics.adds, metrics.retries) == counts, "ignored"
+    assert queue.num_requeues("d") == 0
     assert await queue.get() == "a"
     with pytest.raises(ShutDown):
         await queue.get()
+
+
+async def test_wq_5_shutdown_frees_getters_that_wait():
+    queue: Queue[str] = Queue()
+    getters = [asyncio.ensure_future(queue.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    queue.shutdown()
+    with anyio.fail_after(1):
+        ends = await asyncio.gather(*getters, return_exceptions=True)
+    assert [type(end) for end in ends] == [ShutDown] * 3
 
 
 @pytest.mark.rules("U-4")
@@ -123,6 +161,8 @@ async def test_wq_5_drain_waits_for_done_and_plain_shutdown_ends_the_wait(queue)
             tasks.start_soon(drain)
             await anyio.wait_all_tasks_blocked()
             assert not drained.is_set()
+            queue.add("too late")
+            assert len(queue) == 0
             queue.done("a") if ending == "done" else queue.shutdown()
             with anyio.fail_after(1):
                 await drained.wait()
@@ -154,21 +194,26 @@ async def test_wq_5_drain_with_a_key_dirty_and_processing_completes():
 
 
 @pytest.mark.rules("U-6")
-def test_wq_1_keys_taken_are_not_kept_in_memory(clock):
-    import gc
-    import weakref
-
+@pytest.mark.parametrize("kind", [Queue, PriorityQueue])
+def test_wq_1_keys_taken_are_not_kept_in_memory(kind, clock):
     class Key:
         pass
 
-    queue: Queue[Key] = Queue(clock=clock)
-    key = Key()
-    gone = weakref.ref(key)
-    queue.add(key)
-    queue.done(queue.take()[0])
-    del key
+    queue = kind(clock=clock)
+    keys = [Key() for _ in range(20)]
+    gone = [weakref.ref(key) for key in keys]
+    for number, key in enumerate(keys):
+        queue.add(key)
+        queue.add(key, priority=number % 3)
+        queue.add_after(key, 1)
+        queue.add_rate_limited(key)
+        queue.forget(key)
+    clock.advance(5)
+    while (taken := queue.take()) is not None:
+        queue.done(taken[0])
+    del keys, key, taken
     gc.collect()
-    assert gone() is None
+    assert [reference() for reference in gone] == [None] * 20
 
 
 def test_wq_8_delayed_add_counts_a_retry_even_without_delay(queue, metrics, clock):
@@ -214,12 +259,29 @@ def test_wq_10_plain_add_does_not_cancel_a_delayed_one(queue, clock):
     assert queue.take() == ("a", 0)
 
 
-def test_wq_11_one_timer_serves_all_delays_and_looks_again_within_10_s(queue, clock):
+@pytest.mark.parametrize("kind", [Queue, PriorityQueue])
+def test_wq_11_one_timer_serves_all_delays_and_looks_again_within_10_s(kind, clock):
+    queue = kind(clock=clock)
+    sleeps: list[float] = []
+    real = clock.call_later
+
+    def call_later(delay, callback):
+        sleeps.append(delay)
+        return real(delay, callback)
+
+    clock.call_later = call_later
     for n in range(1000):
         queue.add_after(n, 1000.0 - n % 500)
     assert clock.armed == 1
-    clock.now += 2000  # the clock jumped; no timer of the far future may be needed to notice
-    clock.advance(10)
+    clock.advance(95)
+    assert clock.armed == 1
+    assert len(sleeps) >= 10
+    assert max(sleeps) == 10, "no timer sleeps longer, although nothing is due for minutes"
+    sleeps.clear()
+    clock.advance(1000)
+    assert clock.armed == 0
+    assert max(sleeps) == 10
+    assert min(sleeps) <= 6, "the timer is set for what is due first"
     assert len(queue) == 1000
 
 

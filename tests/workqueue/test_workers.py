@@ -140,7 +140,6 @@ async def test_px_1_a_getter_that_is_closed_loses_nothing(kind):
 
 
 @BOTH
-@pytest.mark.rules("PQ-9", "U-14")
 async def test_pq_9_get_tells_key_priority_and_shutdown(kind):
     queue = kind(name="q")
     queue.add("a", priority=7)
