@@ -48,7 +48,6 @@ def test_sr_5_each_event_enqueues_its_object(queue, raw):
     assert queue.taken() == [(A, 0)] * 4 + [(Request("", "n"), 0)]
 
 
-@pytest.mark.rules("PQ-14", "U-34")
 def test_sr_5_an_update_without_a_new_object_enqueues_the_old_and_missing_objects_are_ignored(queue, raw):
     handler = EnqueueObject()
     handler.update(UpdateEvent(raw("a"), None, ConfigMap), queue)
@@ -64,12 +63,15 @@ def test_sr_5_an_update_without_a_new_object_enqueues_the_old_and_missing_object
     ]
 
 
+@pytest.mark.rules("PQ-14", "U-34")
 @pytest.mark.parametrize(
     "handler",
     [
         EnqueueObject(),
         EnqueueMapped(lambda pod: [Request(pod.metadata.namespace, pod.metadata.name)]),
+        EnqueueMapped(lambda shared: [Request.for_object(shared)], raw=True),
         EnqueueOwner(Deployment),
+        EnqueueOwner(Deployment, every_owner=True),
         HandlerFuncs(
             create=lambda event, queue: queue.add(A),
             update=lambda event, queue: queue.add(A),
@@ -77,7 +79,7 @@ def test_sr_5_an_update_without_a_new_object_enqueues_the_old_and_missing_object
             generic=lambda event, queue: queue.add(A),
         ),
     ],
-    ids=["object", "mapped", "owner", "functions"],
+    ids=["object", "mapped", "raw", "owner", "every owner", "functions"],
 )
 def test_pq_13_initial_creates_and_resyncs_are_lowered_nothing_else(handler, queue, raw):
     obj = raw(owners=[owner()])
@@ -115,6 +117,16 @@ def test_sr_8_functions_are_optional(queue, raw):
     assert queue.adds == []
 
 
+@pytest.mark.parametrize("given", ["create", "update", "delete", "generic"])
+def test_sr_8_each_function_does_without_the_others(queue, raw, given):
+    handler = HandlerFuncs(**{given: lambda event, queue: queue.add(Request.for_object(raw(given)))})
+    handler.create(CreateEvent(raw(), Pod), queue)
+    handler.update(UpdateEvent(raw(), raw(version="2"), Pod), queue)
+    handler.delete(DeleteEvent(raw(), Pod), queue)
+    handler.generic(GenericEvent(raw(), Pod), queue)
+    assert queue.taken() == [(Request("ns", given), 0)]
+
+
 @pytest.mark.rules("U-32")
 def test_sr_6_owner_of_another_version_counts_another_group_or_kind_does_not(queue, raw):
     handler = EnqueueOwner(Deployment)
@@ -147,6 +159,9 @@ def test_sr_6_cluster_scoped_owner_gives_an_empty_namespace(queue, raw):
 
 @pytest.mark.rules("U-32")
 def test_sr_6_update_wakes_old_and_new_owner_each_once(queue, raw):
+    moved = UpdateEvent(raw(owners=[owner("a")]), raw(version="2", owners=[owner("b")]), Pod)
+    EnqueueOwner(Deployment).update(moved, queue)
+    assert queue.taken() == [(A, 0), (B, 0)]
     handler = EnqueueOwner(Deployment, every_owner=True)
     old = raw(owners=[owner("a"), owner("a")])
     handler.update(UpdateEvent(old, raw(version="2", owners=[owner("b"), owner("a")]), Pod), queue)
@@ -158,7 +173,10 @@ def test_sr_6_unreadable_api_version_is_logged_and_enqueues_nothing(queue, raw):
     obj = raw(owners=[owner("b", controller=False), owner("a", api_version="a/b/c")])
     with capture_logs() as logs:
         EnqueueOwner(Deployment, every_owner=True).create(CreateEvent(obj, Pod), queue)
-    assert queue.taken() == []
+        # Only references that could be meant are read: one of another kind, however odd, keeps nobody from its owner.
+        odd = raw(owners=[owner("b", kind="Odd", api_version="a/b/c"), owner("c", controller=False)])
+        EnqueueOwner(Deployment, every_owner=True).create(CreateEvent(odd, Pod), queue)
+    assert queue.taken() == [(C, 0)]
     assert [(line["log_level"], line["api_version"]) for line in logs] == [("error", "a/b/c")]
 
 
@@ -174,6 +192,9 @@ def test_sr_6_uid_of_the_owner_can_be_compared(queue, raw):
     for name in "abc":
         handler.create(CreateEvent(raw(owners=[owner(name)]), Pod), queue)
     assert queue.taken() == [(B, 0), (C, 0)]
+    for name in "abc":
+        EnqueueOwner(Deployment).create(CreateEvent(raw(owners=[owner(name)]), Pod), queue)
+    assert queue.taken() == [(A, 0), (B, 0), (C, 0)], "by default it is not"
 
 
 @pytest.mark.rules("U-33")

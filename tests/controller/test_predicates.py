@@ -41,6 +41,7 @@ CHANGES = {
     "generation": ({"generation": 1}, {"generation": 2, "version": "2"}),
     "labels": ({}, {"labels": {"a": "b"}, "version": "2"}),
     "annotations": ({"annotations": {"a": "b"}}, {"annotations": {}, "version": "2"}),
+    "finalizers": ({"generation": 1}, {"generation": 1, "finalizers": ["x/y"], "version": "2"}),
     "empty labels": ({"labels": {}}, {"version": "2"}),
 }
 

@@ -275,13 +275,43 @@ async def test_sr_2_channel_keeps_early_events_blocks_when_full_and_ends_when_cl
     source = ChannelSource(
         receive, EnqueueObject(), predicates=[ObjectPredicate(lambda obj: obj["metadata"]["name"] != "x")]
     )
-    async with run(Controller("c", calls.reconcile, sources=[source])):
+    controller = Controller("c", calls.reconcile, sources=[source])
+    async with run(controller):
         await anyio.sleep(1)
         await send.send(GenericEvent(raw("late"), ConfigMap))
         await anyio.sleep(1)
         assert calls.keys == ["ns/early", "ns/late"]
+        sources = {task.get_name() for task in asyncio.all_tasks()}
+        assert f"c {source.name}" in sources
         await send.aclose()
         await anyio.sleep(1)
+        assert f"c {source.name}" not in {task.get_name() for task in asyncio.all_tasks()}, "the source has ended"
+        assert len(sources) - 1 == len(asyncio.all_tasks())
+        controller.queue.add(Request("ns", "after"))
+        await anyio.sleep(1)
+    assert calls.keys[-1] == "ns/after", "and the controller goes on"
+
+
+@pytest.mark.rules("U-36")
+async def test_sr_2_a_sender_waits_while_the_channel_is_full_and_its_consumer_is_not_there(raw, run):
+    send, source = ChannelSource.open(EnqueueObject(), buffer=2)
+    calls = Calls()
+    sent: list[int] = []
+
+    async def produce():
+        for number in range(5):
+            await send.send(GenericEvent(raw(f"n{number}"), ConfigMap))
+            sent.append(number)
+        send.close()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(produce)
+        await anyio.sleep(60)
+        assert sent == [0, 1], "it waits as long as nobody takes anything"
+        async with run(Controller("c", calls.reconcile, sources=[source])):
+            await anyio.sleep(1)
+    assert sent == [0, 1, 2, 3, 4]
+    assert calls.keys == [f"ns/n{number}" for number in range(5)]
 
 
 async def test_sr_2_a_handler_that_raises_does_not_end_the_channel(raw, run):
@@ -444,6 +474,47 @@ async def test_sr_7_async_map_keeps_order_and_finishes_the_initial_list_before_w
     assert mapped == ["a", "b", "bad", "c", "d", "e"]
     assert calls.keys[2:] == ["ns/owner-of-c", "ns/owner-of-d", "ns/owner-of-e"]
     assert [line["event"] for line in logs] == ["map_function_failed"]
+
+
+@pytest.mark.rules("PQ-13")
+async def test_pq_14_an_async_map_function_lowers_like_the_others(host, raw, queue):
+    async def to_requests(pod: Pod) -> list[Request]:
+        return [Request("ns", pod.metadata.name)]
+
+    informer = host.cache.informer(Pod)
+    informer.initial = [raw("first")]
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(MappedSource(host.cache, Pod, to_requests).run, queue)
+        informer.update(raw("resync"), raw("resync"))
+        informer.update(raw("news"), raw("news", version="2"))
+        informer.add(raw("new"))
+        informer.delete(raw("gone"))
+        await anyio.sleep(1)
+        tasks.cancel_scope.cancel()
+    assert [(request.name, priority) for request, priority in queue.taken()] == [
+        ("first", -100),
+        ("resync", -100),
+        ("news", 0),
+        ("new", 0),
+        ("gone", 0),
+    ]
+
+
+@pytest.mark.rules("WQ-16")
+@pytest.mark.parametrize("use_priority_queue", [True, False])
+async def test_pq_1_the_bucket_over_all_keys_is_there_only_without_the_priority_queue(run, use_priority_queue):
+    calls = Calls()
+    options = ControllerOptions(use_priority_queue=use_priority_queue)
+    async with run(Controller("c", calls.reconcile, options=options)) as _:
+        pass
+    controller = Controller("c", calls.reconcile, options=options)
+    async with run(controller):
+        for number in range(120):
+            controller.queue.add_rate_limited(Request("ns", f"n{number}"))
+        await anyio.sleep(0.05)
+        assert len(calls.keys) == (120 if use_priority_queue else 100)
+        await anyio.sleep(2)
+    assert len(calls.keys) == 120
 
 
 @pytest.mark.rules("PQ-13", "RC-8")

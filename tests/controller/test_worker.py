@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 
 import aiohttp
 import anyio
 import pytest
+import structlog
 from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
@@ -160,39 +162,38 @@ async def test_rc_2_requeue_keeps_counting_and_no_delay_means_none(run, counters
 
 @pytest.mark.rules("U-22")
 async def test_rc_3_priority_is_kept_on_every_requeue_unless_result_sets_one(run, counters):
-    seen = []
-
-    def look(outcome):
-        async def call():
-            return outcome
-
-        return call
-
     script = Script(
-        *map(look, [ValueError(), Result(requeue=True), Result(requeue_after=1), Result(requeue_after=1, priority=-7)])
+        ValueError(), Result(requeue=True), Result(requeue_after=1), Result(requeue_after=1, priority=-7), OSError()
     )
     controller = build(script, counters, priority=42)
-    real = None
-
-    async def reconcile(request):
-        return await script.reconcile(request)
-
+    taken: list[int] = []
     async with run(controller):
-        queue = controller.queue
-        real = queue.add_after
-        for name in ("add_after", "add_rate_limited"):
-            method = getattr(queue, name)
+        take = controller.queue.take
 
-            def note(*args, method=method, **kwargs):
-                seen.append(kwargs["priority"])
-                return method(*args, **kwargs)
+        def note_take():
+            found = take()
+            if found is not None:
+                taken.append(found[1])
+            return found
 
-            setattr(queue, name, note)
+        controller.queue.take = note_take
         await anyio.sleep(20)
-    assert real is not None
-    assert len(script.calls) == 5
-    # add_rate_limited adds through add_after, so those two are seen twice.
-    assert seen == [42, 42, 42, 42, 42, -7]
+    assert len(script.calls) == 6
+    assert taken == [42, 42, 42, 42, -7, -7]
+
+
+@pytest.mark.rules("RC-1")
+async def test_u_21_a_terminal_error_comes_before_all_else_and_keeps_the_failures(run, counters):
+    script = Script(OSError("1"), OSError("2"), TerminalError("3"), Result(requeue=True), OSError("5"))
+    controller = build(script, counters)
+    async with run(controller):
+        await anyio.sleep(10)
+        assert script.times() == [0, 1, 3], "not tried again"
+        assert controller.queue.num_requeues(A) == 2, "not forgotten"
+        controller.queue.add(A)
+        await anyio.sleep(20)
+    assert script.times()[3:] == [pytest.approx(step, abs=0.01) for step in (10, 14, 22)], "the backoff went on"
+    assert counters.counts == {"error": 4, "errors_total": 4, "terminal": 1, "requeue": 1, "success": 1}
 
 
 async def test_rc_4_every_reconcile_has_its_own_id_bound_to_log_lines(run, counters):
@@ -200,12 +201,24 @@ async def test_rc_4_every_reconcile_has_its_own_id_bound_to_log_lines(run, count
 
     async def look():
         bound.append(get_contextvars())
+        structlog.get_logger().info("looked")
+        if len(bound) == 2:
+            raise OSError("x")
 
     script = Script(look, look)
-    async with run(build(script, counters, A, B)):
-        await anyio.sleep(1)
+    with capture_logs(processors=[merge_contextvars]) as logs:
+        async with run(build(script, counters, A, B)):
+            await anyio.sleep(0.5)
     assert current_reconcile_id() is None
     assert len(set(script.ids)) == 2
+    assert {uuid.UUID(found).version for found in script.ids} == {4}
+    assert [(line["event"], line["reconcile_id"]) for line in logs] == [
+        ("looked", script.ids[0]),
+        ("looked", script.ids[1]),
+        ("reconcile_failed", script.ids[1]),
+    ]
+    for line in logs[1:]:
+        assert {name: line[name] for name in bound[1]} == bound[1], "the controller's own lines have them too"
     assert bound[0] == {
         "controller": "test",
         "group": "",
@@ -382,6 +395,15 @@ async def test_rc_6_a_scope_of_the_reconciler_does_not_count(run, counters):
 
 
 @pytest.mark.rules("U-24")
+@pytest.mark.parametrize("how", ["deadline", "unlimited"])
+async def test_rc_6_without_a_limit_or_within_it_nothing_counts(run, counters, how):
+    limit = {} if how == "unlimited" else {"reconciliation_timeout": 3601}
+    async with run(build(Script(lambda: anyio.sleep(3600)), counters, **limit)):
+        await anyio.sleep(3610)
+    assert counters.counts == {"success": 1}
+
+
+@pytest.mark.rules("U-24", "RC-5")
 async def test_rc_6_cancellation_from_outside_does_not_count(counters):
     script = Script(lambda: anyio.sleep(60))
     controller = build(script, counters, reconciliation_timeout=10)
@@ -390,7 +412,7 @@ async def test_rc_6_cancellation_from_outside_does_not_count(counters):
         await anyio.sleep(5)
         tasks.cancel_scope.cancel()
     assert len(script.calls) == 1
-    assert counters.counts == {}
+    assert counters.counts == {}, "neither a timeout nor a panic nor an error"
     assert counters.busy == 0
 
 
