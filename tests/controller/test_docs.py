@@ -37,7 +37,6 @@ async def test_the_controller_of_the_guide_copies(example, manager, client, name
     assert copy.metadata.owner_references[0].name == "a"
 
 
-@pytest.mark.rules("RC-6")
 async def test_the_blocking_reconciler_of_the_guide_stamps(example, manager, client, namespace):
     Builder(manager).for_(ConfigMap).complete(example["StampReconciler"]())
     async with running(manager):

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreconcile.api import Condition
-from pyreconcile.api.core_v1 import ConfigMap, Service, ServicePort, ServiceSpec, ServiceStatus
+from pyreconcile.api import Condition, unstructured
+from pyreconcile.api.core_v1 import (
+    ConfigMap,
+    ResourceQuota,
+    ResourceQuotaSpec,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+)
 from pyreconcile.client import ConflictError, MergePatch
 from pyreconcile.controller import (
     Finalizers,
@@ -27,6 +35,7 @@ from pyreconcile.controller import (
     remove_finalizer,
     set_condition,
 )
+from pyreconcile.testing import eventually, running
 
 CONDITION = {
     "type": "Probed",
@@ -164,6 +173,57 @@ async def test_he_1_created_unchanged_updated(client, namespace):
     changed, result = await create_or_update(client, ConfigMap(metadata=target.metadata), mutate)
     assert result is OperationResult.UPDATED
     assert changed.data == {"a": "2"}
+
+
+@pytest.mark.rules("HE-3", "U-65")
+@pytest.mark.plane
+async def test_he_1_another_writing_of_the_same_is_no_change(client, namespace):
+    def mutate(obj: ResourceQuota) -> None:
+        obj.spec = ResourceQuotaSpec.from_dict({"hard": {"cpu": amount}, "scopes": []})
+        obj.metadata.annotations = {}
+
+    amount = "1"
+    target = ResourceQuota(metadata={"namespace": namespace, "name": "q"})
+    await create_or_update(client, target, mutate)
+
+    async def settled():  # the server's own controller writes the status once
+        quota = await client.get(ResourceQuota, target.key)
+        return quota.metadata.resource_version if quota.status is not None and quota.status.hard else None
+
+    version = await eventually(settled)
+    amount = "1000m"
+    for function in (create_or_update, create_or_patch):
+        _, result = await function(client, target, mutate)
+        assert result is OperationResult.UNCHANGED
+    assert await settled() == version, "nothing was written"
+    amount = "1001m"
+    _, result = await create_or_update(client, target, mutate)
+    assert result is OperationResult.UPDATED
+
+
+@pytest.mark.rules("U-65", "CA-6")
+@pytest.mark.plane
+@pytest.mark.parametrize("kind", [ConfigMap, unstructured("v1", "ConfigMap")], ids=["typed", "unstructured"])
+@pytest.mark.parametrize("function", [create_or_update, create_or_patch])
+async def test_he_1_a_copy_of_the_cached_object_is_changed_in_place(manager, namespace, kind, function):
+    def mutate(obj) -> None:
+        data = obj.data if kind is ConfigMap else obj["data"]
+        data["a"] = value
+        obj.metadata.labels["seen"] = value
+
+    value = "1"
+    target = kind.from_dict({"metadata": {"namespace": namespace, "name": "a"}, "data": {"a": "0"}})
+    async with running(manager):
+        client = manager.client
+        _, result = await function(client, target, mutate)
+        assert result is OperationResult.CREATED
+        cached = await client.find_raw(kind, target.key)
+        value = "2"
+        changed, result = await function(client, target, mutate)
+        assert result is OperationResult.UPDATED, "a change in place is a change"
+        assert (changed.to_dict()["data"], changed.metadata.labels) == ({"a": "2"}, {"seen": "2"})
+        assert (cached["data"], cached["metadata"]["labels"]) == ({"a": "1"}, {"seen": "1"})
+        assert (await function(client, target, mutate))[1] is OperationResult.UNCHANGED
 
 
 @pytest.mark.rules("U-65")

@@ -29,8 +29,6 @@ from pyreconcile.workqueue import ItemExponentialRateLimiter
 
 A, B, C = Request("ns", "a"), Request("ns", "b"), Request("ns", "c")
 
-pytestmark = pytest.mark.rules("RC-6")
-
 
 def build(reconcile, counters, *requests, **options):
     async def feed(queue):
