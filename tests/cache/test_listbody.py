@@ -47,7 +47,6 @@ def odd(items: Any) -> dict[str, Any]:
     return {"items": items, "kind": "PodList", "after": [{"metadata": {"name": "x"}}]}
 
 
-@pytest.mark.rules("RF-17", "PX-3")
 @pytest.mark.parametrize("layout", [built_in, custom, partial, odd])
 @settings(max_examples=30)
 @given(items=st.lists(ITEM, max_size=8), size=st.integers(1, 200), end=st.sampled_from([b"", b"\n"]))

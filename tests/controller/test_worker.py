@@ -182,8 +182,8 @@ async def test_rc_3_priority_is_kept_on_every_requeue_unless_result_sets_one(run
     assert taken == [42, 42, 42, 42, -7, -7]
 
 
-@pytest.mark.rules("RC-1")
-async def test_u_21_a_terminal_error_comes_before_all_else_and_keeps_the_failures(run, counters):
+@pytest.mark.rules("U-18", "U-19")
+async def test_rc_1_a_terminal_error_comes_before_all_else_and_keeps_the_failures(run, counters):
     script = Script(OSError("1"), OSError("2"), TerminalError("3"), Result(requeue=True), OSError("5"))
     controller = build(script, counters)
     async with run(controller):
