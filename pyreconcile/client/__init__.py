@@ -1,6 +1,6 @@
 """The Kubernetes client: typed verbs on one fast request path.
 
-`connect` gives a `Client`. kubernetes_asyncio reads configuration and credentials and makes the connections; the
+`connect` gives a `Client`. kubernetes_asyncio runs exec plugins and auth providers where a kubeconfig has them; the
 requests on them are bytes of our own.
 """
 
