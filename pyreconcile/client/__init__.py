@@ -1,7 +1,7 @@
 """The Kubernetes client: typed verbs on one fast request path.
 
 `connect` gives a `Client`. kubernetes_asyncio runs exec plugins and auth providers where a kubeconfig has them; the
-requests on them are bytes of our own.
+requests are bytes on HTTP connections of our own.
 """
 
 from pyreconcile.client._client import Client, connect
