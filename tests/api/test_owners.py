@@ -90,6 +90,49 @@ def test_he_4_owner_without_uid_is_an_error():
         set_controller_reference(make(Gadget), owner)
 
 
+def test_he_4_a_plain_owner_becomes_the_controller_in_its_place():
+    obj, owner = make(Gadget), make(Widget, "owner")
+    set_owner_reference(obj, owner)
+    set_owner_reference(obj, make(Widget, "last"))
+    set_controller_reference(obj, owner)
+    assert [(r["name"], r.get("controller", False)) for r in references(obj)] == [("owner", True), ("last", False)]
+    with pytest.raises(AlreadyOwnedError):
+        set_controller_reference(obj, make(Gadget, "owner"))  # same name, another kind
+
+
+def test_he_5_the_rules_of_scope_and_namespace_hold_without_that_of_one_controller():
+    obj = make(Gadget)
+    with pytest.raises(OwnerError, match="cluster-scoped"):
+        set_owner_reference(make(Cluster, namespace=""), make(Widget))
+    with pytest.raises(OwnerError, match=r"'ns'.*'b'"):
+        set_owner_reference(obj, make(Widget, namespace="b"))
+    with pytest.raises(OwnerError, match="uid"):
+        set_owner_reference(obj, Widget.from_dict({"metadata": {"name": "x", "namespace": "ns"}}))
+    assert references(obj) == []
+    set_owner_reference(obj, make(Cluster, "zone", namespace=""))
+    set_controller_reference(obj, make(Widget, "controller"))
+    set_owner_reference(obj, make(Widget, "beside", uid="old"))
+    set_owner_reference(obj, make(WidgetV2, "beside", uid="new"))
+    assert [(r["name"], r["uid"]) for r in references(obj)] == [
+        ("zone", "uid-zone"),
+        ("controller", "uid-controller"),
+        ("beside", "new"),
+    ]
+    assert controller_of(obj).name == "controller"
+
+
+def test_he_5_both_can_be_asked_for_whatever_version_and_uid():
+    obj = make(Gadget)
+    set_controller_reference(obj, make(Widget, "owner", uid="old"))
+    assert has_owner_reference(obj, make(WidgetV2, "owner", uid="new"))
+    assert not has_owner_reference(obj, make(Gadget, "owner"))
+    assert not has_owner_reference(obj, make(Widget, "other"))
+    assert controller_of(obj).kind == "Widget"
+    remove_owner_reference(obj, make(WidgetV2, "owner", uid="new"))
+    assert controller_of(obj) is None
+    assert not has_owner_reference(obj, make(Widget, "owner"))
+
+
 def test_he_5_owner_reference_is_no_controller():
     obj, owner = make(Gadget), make(Widget, "owner")
     set_owner_reference(obj, owner)

@@ -180,6 +180,21 @@ async def test_rc_1_errors_back_off_and_then_succeed_while_others_go_on(client, 
     assert all(line.endswith(" 0.0") for line in depths)
 
 
+async def test_rc_5_without_recovery_a_bug_ends_the_manager(client, namespace, manager):
+    async def reconcile(request: Request) -> Result | None:
+        raise KeyError(f"a bug with {request.name}")
+
+    options = ControllerOptions(recover_panic=False)
+    Builder(manager).for_(ConfigMap, predicates=[MatchesLabels("role=parent")]).with_options(options).complete(
+        reconcile
+    )
+    await client.create(parent(namespace))
+    with anyio.fail_after(20), pytest.raises(KeyError, match="a bug with web"):
+        await manager.run()
+    text = manager.metrics.render().decode()
+    assert 'controller_runtime_reconcile_panics_total{controller="configmap"} 1.0' in text
+
+
 async def test_rc_2_requeue_after_comes_back(client, namespace, manager):
     times: list[float] = []
 
