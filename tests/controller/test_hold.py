@@ -267,8 +267,8 @@ class Checked:
 @example([("add", A), ("work", ["x"]), ("add", A), ("drain", None), ("wait", 1.6)])
 @example([("add", A), ("work", ["x", "x"]), ("add", A), ("clear", None)])
 @example([("add", A), ("work", ["x"]), ("wait", 0.77), ("add", A), ("show", None), ("wait", 0.31), ("work", ["y"])])
-@pytest.mark.rules("WQ-4", "PQ-8", "U-3", "U-10", "U-16")
-def test_u_2_whatever_comes_a_held_key_is_let_go_once_and_no_add_is_lost(kind, steps):
+@pytest.mark.rules("PQ-8", "U-3", "U-10", "U-16")
+def test_wq_4_whatever_comes_a_held_key_is_let_go_once_and_no_add_is_lost(kind, steps):
     async def main():
         checked = Checked(kind)
         drains: list[asyncio.Task[None]] = []
@@ -332,8 +332,8 @@ EVENTS = st.lists(
 @BOTH
 @settings(deadline=None, max_examples=80)
 @given(EVENTS, st.integers(1, 3), st.sampled_from([None, 0.5, 2.1]), st.booleans())
-@pytest.mark.rules("WQ-4", "RC-14", "U-3", "U-31")
-def test_u_2_a_controller_reconciles_after_each_event_and_never_before_its_own_writes_were_seen(
+@pytest.mark.rules("RC-14", "U-3", "U-31")
+def test_wq_4_a_controller_reconciles_after_each_event_and_never_before_its_own_writes_were_seen(
     kind, events, workers, cut_at, cancel
 ):
     async def main():
@@ -458,7 +458,8 @@ async def test_a_loop_that_is_closed_leaves_nothing_behind():
     assert gone[0]() is None
 
 
-async def test_a_plain_function_holds_its_key_too():
+async def test_a_plain_function_holds_its_key_too(monkeypatch):
+    monkeypatch.setattr("pyreconcile.controller._hold.HOLD_LIMIT", 30.0)  # a busy machine may take its time
     pending = PendingWrites()
     calls: list[float] = []
 

@@ -429,6 +429,20 @@ async def test_rc_6_a_reconciler_that_makes_the_best_of_its_deadline_counts_but_
     assert counters.counts == {"timeout": 1, "requeue_after": 1}
 
 
+@pytest.mark.rules("WQ-5")
+async def test_rc_14_without_the_priority_queue_a_stop_also_works_off_what_is_listed(run, counters):
+    script = Script(lambda: anyio.sleep(20), Result(requeue_after=1), Result(requeue=True))
+    controller = build(script, counters, A, B, Request("ns", "c"), use_priority_queue=False)
+    before = asyncio.all_tasks()
+    async with run(controller) as stop:
+        await anyio.sleep(1)
+        controller.queue.add_after(Request("ns", "delayed"), 2)
+        stop.set()
+    assert [request.name for request, _ in script.calls] == ["a", "b", "c"]
+    assert asyncio.all_tasks() == before
+    assert repr(controller.queue) == "<Queue 'test' listed=0 waiting=0 processing=0>"
+
+
 @pytest.mark.rules("U-31")
 async def test_rc_14_stop_lets_workers_finish_what_they_hold(run, counters):
     ended = []
