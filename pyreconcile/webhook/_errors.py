@@ -17,11 +17,16 @@ class Denied(Exception):
 
     Args:
         message: what is wrong and what to do instead.
-        code: HTTP status code inside the review (default 403, rule WH-4).
+        code: HTTP status code inside the review, 400 to 599 (default 403, rule WH-4).
         reason: machine-readable reason, one of the API's StatusReason words.
+
+    Raises:
+        ValueError: ``code`` is no code of an error.
     """
 
     def __init__(self, message: str, *, code: int = 403, reason: str = "Forbidden") -> None:
+        if not 400 <= code <= 599:
+            raise ValueError(f"code of a denial: {code} does not refuse the request; use one from 400 to 599")
         super().__init__(message)
         self.message = message
         self.code = code

@@ -188,7 +188,7 @@ async def run_handlers(
 def _refusal(
     review: Any, request: AdmissionRequest | None, error: Exception, on_panic: Callable[[], None]
 ) -> RawObject:
-    if isinstance(error, Denied):
+    if isinstance(error, Denied) and error.code >= 400:  # a subclass may have put another code in
         return answer(review, request, code=error.code, message=error.message, reason=error.reason)
     if isinstance(error, FieldErrors):
         return answer(review, request, code=403, message=error.message, reason="Forbidden")

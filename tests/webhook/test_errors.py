@@ -59,3 +59,10 @@ def test_field_errors_without_an_error_is_a_mistake_of_the_caller():
 def test_wh_4_denied_defaults_to_403_forbidden():
     denied = Denied("no")
     assert (denied.code, denied.reason, str(denied)) == (403, "Forbidden", "no")
+
+
+@pytest.mark.rules("WH-4")
+@pytest.mark.parametrize("code", [0, 200, 302, 399, 600])
+def test_wh_4_a_denial_has_a_code_that_refuses(code: int):
+    with pytest.raises(ValueError, match=f"{code} does not refuse"):
+        Denied("no", code=code)
