@@ -138,11 +138,9 @@ class RunnableGroup:
                 await runnable.run(self._stop, task_status=_Ready(entry.ready))
                 log.debug("runnable_ended", group=self.name, runnable=entry.name)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if not nobody_cancelled():
                 raise
-            # Nobody cancelled this runnable: it awaited a task that something else had cancelled. Let through, it
-            # would end the whole group without a word; during a stop it is how things end (rule MG-5).
+            # Let through, it would end the whole group without a word; during a stop it is how things end (rule MG-5).
             if not self._stop.is_set():
                 failure = RuntimeError(f"runnable {entry.name!r}: a task that it awaited was cancelled")
                 failure.__cause__ = error
@@ -167,6 +165,12 @@ class WarmUp:
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
         """Warm up, until ``stop`` is set."""
         await self._warm_up(stop, task_status=task_status)
+
+
+def nobody_cancelled() -> bool:
+    """Tell, while handling a CancelledError, whether it came out of a task that was awaited and cancelled elsewhere."""
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
 
 
 async def _wait_ended(entries: Iterable[_Entry]) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from pyreconcile.election import NotLeaderError
-from pyreconcile.manager._groups import Runnable, RunnableGroup, WarmUp, runnable_name
+from pyreconcile.election import LeadershipLostError, NotLeaderError
+from pyreconcile.manager._groups import Runnable, RunnableGroup, WarmUp, nobody_cancelled, runnable_name
 from pyreconcile.webhook import WebhookServer
 
 log = structlog.get_logger()
+
+LAST_WAIT: Final = 10.0
+"""Seconds that cancelled runnables have to end. One that shields itself, or waits for a thread, may never do."""
 
 
 class GracefulTimeoutError(Exception):
@@ -26,7 +30,7 @@ class Election(Protocol):
     elected: anyio.Event
 
     async def run(self, stop: anyio.Event) -> None:
-        """Take part until ``stop`` is set; raise when leadership is lost."""
+        """Take part until ``stop`` is set; raise when leadership is lost. Returning earlier counts as a loss."""
         ...
 
 
@@ -36,9 +40,18 @@ class Lifecycle:
     Args:
         election: says when leader-only runnables may start; None for at once.
         grace: seconds that everything has to end in good order; negative for ever.
+        exit_process: ends the process when leadership is lost and something does not end (rule LE-8).
+        owns_process: whether ``exit_process`` is also to be called when something does not end after the grace.
     """
 
-    def __init__(self, election: Election | None, *, grace: float) -> None:
+    def __init__(
+        self,
+        election: Election | None,
+        *,
+        grace: float,
+        exit_process: Callable[[int], object],
+        owns_process: bool,
+    ) -> None:
         self.elected = anyio.Event()
         self.stop_wanted = anyio.Event()
         self.started = False
@@ -54,6 +67,8 @@ class Lifecycle:
 
         self._election = election
         self._grace = grace
+        self._exit_process = exit_process
+        self._owns_process = owns_process
         self._workers_ended = anyio.Event()
         self._election_begins = anyio.Event()
         self._election_over = anyio.Event()
@@ -148,6 +163,12 @@ class Lifecycle:
         try:
             for hook in self.hooks:
                 await hook()
+        except asyncio.CancelledError as error:
+            if not nobody_cancelled():
+                raise
+            failure = RuntimeError("before_leading: a task that a hook awaited was cancelled")
+            failure.__cause__ = error
+            self._fail("before_leading", failure)
         except Exception as error:
             self._fail("before_leading", error)
 
@@ -170,9 +191,23 @@ class Lifecycle:
             self._stop_error = GracefulTimeoutError(
                 f"graceful_shutdown_timeout: {grace:g} s were not enough to stop {', '.join(map(repr, late))}"
             )
+        with anyio.move_on_after(LAST_WAIT) as limit:
+            await self._cancel_in_order()
+        if limit.cancelled_caught:
+            self._give_up(exits=self._owns_process)
+            await self._cancel_in_order()
+
+    async def _cancel_in_order(self) -> None:
         await self.others.cancel(self.leader_only, self.warmup)
         for group in (self.caches, self.webhooks, self.http):
             await group.cancel()
+
+    def _give_up(self, *, exits: bool) -> None:
+        """Say what does not end, and end the process: tasks that are not ended cannot be left behind."""
+        stuck = [name for group in self.groups for name in group.running]
+        log.error("runnables_do_not_end", runnables=stuck, seconds=LAST_WAIT, exiting=exits)
+        if exits:
+            self._exit_process(1)
 
     async def _run_services(self, last: Callable[[anyio.Event], Coroutine[Any, Any, None]]) -> None:
         """Run what must outlive the workers, also when the manager is cancelled; the election ends first."""
@@ -182,6 +217,11 @@ class Lifecycle:
                 tasks.start_soon(last, last_stop)
                 try:
                     await self._run_election()
+                    if self._lost:
+                        with anyio.move_on_after(LAST_WAIT) as limit:
+                            await self._workers_ended.wait()
+                        if limit.cancelled_caught:
+                            self._give_up(exits=True)
                     await self._workers_ended.wait()
                 finally:
                     last_stop.set()
@@ -194,6 +234,8 @@ class Lifecycle:
             tasks.start_soon(self._end_election)
             try:
                 await self._election.run(self._election_over)
+                if not self._election_over.is_set():
+                    raise LeadershipLostError("the election ended by itself, before what may run on the leader only")
             except Exception as error:
                 # No graceful time from here on: others may lead by now (rule LE-8).
                 self._lost = True

@@ -55,7 +55,8 @@ class Manager:
         options: how it runs.
         metrics: counts into these; by default its own.
         elector: takes part in an election of another kind than ``options.leader_election`` describes.
-        exit_process: ends the process at a second signal.
+        exit_process: ends the process at a second signal, and when a runnable does not end at all after leadership was
+            lost (rule LE-8) or, with ``handle_signals``, after the graceful time.
         controller_names: keeps the names of its controllers unique; by default among all managers of the process.
 
     Raises:
@@ -95,7 +96,12 @@ class Manager:
         self._stack = AsyncExitStack()
         self._live: Client | None = None
         self._led = False
-        self._lifecycle = Lifecycle(self.elector, grace=options.graceful_shutdown_timeout)
+        self._lifecycle = Lifecycle(
+            self.elector,
+            grace=options.graceful_shutdown_timeout,
+            exit_process=exit_process,
+            owns_process=options.handle_signals,
+        )
 
         self._health = HealthEndpoints()
         if self.elector is not None:

@@ -453,6 +453,76 @@ async def test_le_8_the_lease_is_held_until_all_workers_ended(local_manager: Cal
     assert recorder.log[-2:] == ["slow ended", "election ended"]
 
 
+@pytest.mark.rules("LE-8")
+@pytest.mark.parametrize("stops_first", [False, True])
+async def test_le_8_an_election_that_ends_by_itself_is_a_loss(
+    local_manager: Callable[..., Any], recorder: Any, stops_first: bool
+):
+    class Resigns(FakeElector):
+        async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+            self.elected.set()
+            await anyio.sleep(30)
+            recorder.log.append("resigned")
+
+    async with local_manager(elector=Resigns(recorder.log), graceful_shutdown_timeout=10_000) as manager:
+        manager.add(recorder.runnable("slow", stop_takes=5_000))
+        with pytest.raises(LeadershipLostError, match="by itself"):
+            await run_and_stop(manager, anyio.Event(), 20 if stops_first else 40)
+    assert recorder.log.index("resigned") < recorder.log.index("slow cancelled")
+
+
+class Stuck:
+    """Does not end when it is cancelled, as one that waits for a thread."""
+
+    name = "stuck"
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(self._seconds)
+
+
+@pytest.mark.rules("LE-8")
+@pytest.mark.parametrize("grace", [5, -1])
+async def test_le_8_a_runnable_that_does_not_end_after_the_loss_ends_the_process(
+    local_manager: Callable[..., Any], recorder: Any, grace: float, capsys: pytest.CaptureFixture[str]
+):
+    exits: list[tuple[int, float]] = []
+    async with local_manager(
+        elector=FakeElector(recorder.log, loses_at=30),
+        graceful_shutdown_timeout=grace,
+        exit_process=lambda code: exits.append((code, now())),
+    ) as manager:
+        manager.add(recorder.runnable("quick"))
+        manager.add(Stuck(500))
+        with pytest.raises(LeadershipLostError):
+            await manager.run()
+    assert exits == [(1, 31 + 10)]
+    logged = next(line for line in capsys.readouterr().out.splitlines() if "runnables_do_not_end" in line)
+    assert "'stuck'" in logged
+    assert "quick" not in logged
+
+
+@pytest.mark.rules("MG-5")
+@pytest.mark.parametrize("owns_process", [False, True])
+async def test_mg_5_a_runnable_that_never_ends_ends_the_process_that_the_manager_owns(
+    local_manager: Callable[..., Any], owns_process: bool, capsys: pytest.CaptureFixture[str]
+):
+    exits: list[tuple[int, float]] = []
+    async with local_manager(
+        graceful_shutdown_timeout=5,
+        handle_signals=owns_process,
+        exit_process=lambda code: exits.append((code, now())),
+    ) as manager:
+        manager.add(Stuck(500))
+        with pytest.raises(GracefulTimeoutError, match="'stuck'"):
+            await run_and_stop(manager, anyio.Event(), 20)
+    assert exits == ([(1, 20 + 5 + 10)] if owns_process else [])
+    assert "runnables_do_not_end" in capsys.readouterr().out
+
+
 async def test_le_10_a_stop_while_waiting_for_election_never_leads(local_manager: Callable[..., Any], recorder: Any):
     async with local_manager(elector=FakeElector(recorder.log, after=15)) as manager:
         manager.add(recorder.runnable("leader"))
@@ -499,6 +569,23 @@ async def test_before_leading_a_failure_stops_the_manager(local_manager: Callabl
         manager.add(recorder.runnable("leader"))
         manager.before_leading(fail)
         with pytest.raises(ValueError, match="no permission"):
+            await manager.run()
+    assert recorder.log == []
+
+
+@pytest.mark.rules("MG-6")
+async def test_before_leading_a_cancellation_that_nobody_asked_for_is_an_error(
+    local_manager: Callable[..., Any], recorder: Any
+):
+    async def await_cancelled() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(10))
+        task.cancel()
+        await task
+
+    async with local_manager() as manager:
+        manager.add(recorder.runnable("leader"))
+        manager.before_leading(await_cancelled)
+        with pytest.raises(RuntimeError, match="before_leading: a task that a hook awaited was cancelled"):
             await manager.run()
     assert recorder.log == []
 
