@@ -32,6 +32,9 @@ class Checks:
         self._path = path
         self._checks: dict[str, HealthCheck] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._checks
+
     def add(self, name: str, check: HealthCheck) -> None:
         """Register a check under ``<path>/<name>``.
 

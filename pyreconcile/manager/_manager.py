@@ -131,15 +131,18 @@ class Manager:
 
     async def __aenter__(self) -> Self:
         """Open the client."""
-        self._live = live = await self._stack.enter_async_context(connect(self._connection))
-        self._cache = Cache(live, self.options.cache, metrics=self.metrics)
-        self._lifecycle.caches.add(_CacheRunner(self._cache))
-        self._unfenced = live.with_options(
-            reader=self._cache, write_observer=self._cache, uncached=self.options.uncached
-        )
-        guard = None if self.elector is None else self.elector.check
-        self._client = self._unfenced.with_options(write_guard=guard)
-        self._broadcaster = EventBroadcaster(live)
+        async with AsyncExitStack() as stack:
+            live = await stack.enter_async_context(connect(self._connection))
+            self._cache = Cache(live, self.options.cache, metrics=self.metrics)
+            self._unfenced = live.with_options(
+                reader=self._cache, write_observer=self._cache, uncached=self.options.uncached
+            )
+            guard = None if self.elector is None else self.elector.check
+            self._client = self._unfenced.with_options(write_guard=guard)
+            self._broadcaster = EventBroadcaster(live)
+            self._lifecycle.caches.add(_CacheRunner(self._cache))
+            self._live = live
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -280,7 +283,8 @@ class Manager:
         lifecycle = self._lifecycle
         if self.webhooks is not None and self.webhooks.paths and self.webhooks.enabled:
             lifecycle.webhooks.add(self.webhooks)
-            self._health.readyz.add("webhook", self.webhooks.check_ready)
+            if "webhook" not in self._health.readyz:  # the user may have one of that name
+                self._health.readyz.add("webhook", self.webhooks.check_ready)
         with ExitStack() as signals:
             if self.options.handle_signals:
                 signals.enter_context(stop_on_signals(lifecycle.stop_wanted.set, exit_process=self._exit_process))

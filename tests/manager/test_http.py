@@ -12,8 +12,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.manager import Manager, ManagerOptions
 from pyreconcile.manager._http import parse_address
+from pyreconcile.webhook import WebhookOptions
 
 
 @asynccontextmanager
@@ -88,6 +90,20 @@ async def test_mg_8_checks_paths_exclude_and_verbose(local_manager: Callable[...
                 manager.add_readyz_check("late", hold)
             with pytest.raises(RuntimeError, match="started"):
                 manager.add_healthz_check("late", hold)
+
+
+async def test_mg_8_a_readiness_check_named_webhook_takes_the_place_of_ours(local_manager: Callable[..., Any]):
+    own = WebhookOptions(bind_address="127.0.0.1:0")
+    async with local_manager(health_probe_bind_address="127.0.0.1:0", webhook=own) as manager:
+        assert manager.webhooks is not None
+        manager.webhooks.add_raw_validator(ConfigMap, lambda request: None)
+        manager.add_readyz_check("webhook", fail)
+        async with served(manager) as get:
+            assert (await get("/readyz/webhook"))[0] == 500
+    async with local_manager(health_probe_bind_address="127.0.0.1:0", webhook=own) as manager:
+        manager.webhooks.add_raw_validator(ConfigMap, lambda request: None)
+        async with served(manager) as get:
+            assert await get("/readyz/webhook") == (200, "ok")
 
 
 async def test_mg_9_metrics_are_served(local_manager: Callable[..., Any]):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import TaskStatus
 
-from pyreconcile.client import ConnectionLostError
+from pyreconcile.client import ConnectionLostError, connect
 from pyreconcile.election import ElectionOptions, LeadershipLostError, NotLeaderError
 from pyreconcile.manager import GracefulTimeoutError
 
@@ -599,6 +600,30 @@ async def test_used_outside_its_context_the_manager_says_so():
             use()
     with pytest.raises(RuntimeError, match="async with"):
         await manager.run()
+
+
+async def test_a_manager_that_cannot_be_entered_leaves_no_client_open(
+    local_manager: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    closed = []
+
+    @asynccontextmanager
+    async def noted(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with connect(*args, **options) as client:
+            try:
+                yield client
+            finally:
+                closed.append(client)
+
+    def fail(*args: Any) -> None:
+        raise ValueError("no host name")
+
+    monkeypatch.setattr("pyreconcile.manager._manager.connect", noted)
+    monkeypatch.setattr("pyreconcile.manager._manager.EventBroadcaster", fail)
+    with pytest.raises(ValueError, match="no host name"):
+        async with local_manager():
+            pass
+    assert len(closed) == 1
 
 
 async def test_idle_managers_do_not_wake_up(local_manager: Callable[..., Any], recorder: Any):
