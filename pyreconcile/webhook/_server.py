@@ -47,6 +47,7 @@ CERT_FOLDER = "k8s-webhook-server/serving-certs"  # below the temporary folder, 
 _KEEP_ALIVE = 120.0
 _SHUTDOWN = 10.0  # seconds that running requests have at the end
 _CUT_OFF = 0.01  # seconds at a hard stop; aiohttp takes 0 for no limit
+_READY_LIMIT = 10.0  # seconds of the handshake that tells whether it serves (rule WH-1)
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
 _PATH = re.compile(r"((/[A-Za-z0-9_-]+)+|/)\Z")
 
@@ -235,7 +236,7 @@ class WebhookServer:
         context.verify_mode = ssl.CERT_NONE
         if host in _EVERYWHERE:
             host = "localhost"
-        with anyio.fail_after(10):
+        with anyio.fail_after(_READY_LIMIT):
             stream = await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
             await stream.aclose()
 

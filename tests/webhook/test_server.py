@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import anyio
+import anyio.abc
 import pytest
 from cryptography import x509
 
@@ -15,6 +16,7 @@ from pyreconcile.certs import CertificateAuthority
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook import ServiceReference, WebhookOptions, WebhookServer, admission_review
 from pyreconcile.webhook._routes import MAX_BODY
+from pyreconcile.webhook._server import _READY_LIMIT
 
 Thing = unstructured("example.dev/v1", "Thing")
 PATH = "/validate-example-dev-v1-thing"
@@ -186,6 +188,28 @@ async def test_wh_1_readiness_needs_a_handshake():
         await server.check_ready()
     with pytest.raises(RuntimeError, match="does not listen"):
         _ = server.port
+
+
+@pytest.mark.rules("WH-1")
+@pytest.mark.parametrize(("answer", "error"), [(None, TimeoutError), (b"HTTP/1.1 400 Bad Request\r\n\r\n", OSError)])
+async def test_wh_1_readiness_is_not_met_by_a_port_that_does_not_speak_tls(monkeypatch, answer, error):
+    assert _READY_LIMIT == 10
+    monkeypatch.setattr("pyreconcile.webhook._server._READY_LIMIT", 0.3)
+
+    async def serve(stream):
+        async with stream:
+            if answer is None:
+                await anyio.sleep_forever()
+            await stream.receive()
+            await stream.send(answer)
+
+    server = local()
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        server._port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        with pytest.raises(error):
+            await server.check_ready()
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", ":x", ":70000"])
