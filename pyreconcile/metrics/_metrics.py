@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Final
 
 from prometheus_client import (
@@ -20,6 +21,8 @@ from pyreconcile.metrics._handles import ControllerMetrics, QueueMetrics, Reques
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The content type of `Metrics.render`."""
+
+_HAVE_CREATED: Final = ("counter", "histogram", "summary")
 
 
 class Metrics:
@@ -121,5 +124,8 @@ class _WithoutCreated(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            if family.type in _HAVE_CREATED:
+                created = f"{family.name}_created"
+                family = copy(family)  # a collector may give the same one again
+                family.samples = [sample for sample in family.samples if sample.name != created]
             yield family

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from pyreconcile.metrics import CONTENT_TYPE, Metrics
@@ -228,3 +229,25 @@ def test_the_guide_lists_every_series_with_its_type_and_labels():
         name = family._name + ("_total" if kind == "counter" else "")
         real.add((name, kind, family._labelnames or ("",)))
     assert documented == real
+
+
+def test_a_series_of_the_user_that_ends_in_created_is_kept_and_left_as_it_is():
+    class Cached:
+        """Gives the same family each time."""
+
+        def __init__(self) -> None:
+            self.family = CounterMetricFamily("seen", "", created=1.0, value=2)
+
+        def collect(self):
+            return [self.family]
+
+    metrics = Metrics(CollectorRegistry())
+    Gauge("object_created", "A time.", registry=metrics.registry).set(7)
+    Counter("objects_created", "A number.", registry=metrics.registry).inc()
+    cached = Cached()
+    metrics.registry.register(cached)
+    for _ in range(2):
+        found = samples(metrics)
+        assert (found["object_created"], found["objects_created_total"], found["seen_total"]) == (7, 1, 2)
+        assert not {"objects_created_created", "seen_created"} & found.keys()
+    assert len(cached.family.samples) == 2
