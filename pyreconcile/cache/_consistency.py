@@ -15,10 +15,12 @@ from pyreconcile.cache._versions import parse_version
 class PendingWrite:
     """A write that the watch has not shown yet."""
 
-    __slots__ = ("_seen", "_then", "doubtful", "key", "overdue", "seen", "unknown")
+    __slots__ = ("_seen", "_then", "doubtful", "key", "number", "overdue", "seen", "unknown")
 
-    def __init__(self, key: str, *, doubtful: bool = False, unknown: bool = False) -> None:
+    def __init__(self, key: str, *, number: int = 0, doubtful: bool = False, unknown: bool = False) -> None:
         self.key = key
+        # The version that it gave to the object; 0 where there is none.
+        self.number = number
         self.seen = False
         # No answer came, so it is not known whether there is anything to be shown, and at which version.
         self.unknown = unknown
@@ -119,8 +121,10 @@ class PendingWrites:
         except ValueError:
             return
         self._count += 1
-        write = PendingWrite(key, doubtful=doubtful)
-        self._latest[key] = write
+        write = PendingWrite(key, number=number, doubtful=doubtful)
+        latest = self._latest.get(key)
+        if latest is None or latest.number < number:  # the answers to two tasks may be handled in any order
+            self._latest[key] = write
         heapq.heappush(self._by_version, (number, self._count, write))
         if not doubtful and (collected := _collected.get()) is not None:
             collected.append(write)
@@ -213,4 +217,5 @@ class PendingWrites:
                     self.gone(key, uid)
 
     def __bool__(self) -> bool:
-        return bool(self._latest or self._deletes or self._flights or self._unknown)
+        # Those of _latest are all in _by_version, which also has the ones before them that somebody may wait for.
+        return bool(self._by_version or self._deletes or self._flights or self._unknown)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.cache import Cache, CacheOptions, KindOptions
-from pyreconcile.cache._consistency import PendingWrites
+from pyreconcile.cache._consistency import PendingWrites, collect_own_writes
 
 RESOURCE = ConfigMap.resource
 
@@ -86,23 +86,49 @@ def test_ry_5_a_list_without_the_object_ends_the_wait_unless_it_is_older_than_th
     assert not pending
 
 
+def test_ry_3_answers_in_the_other_order_leave_the_newest_write_to_be_waited_for():
+    pending = PendingWrites()
+    collected = collect_own_writes()
+    pending.written("n/a", "8", "1")
+    pending.written("n/a", "7", "1")
+    newer, older = collected
+    pending.reached("7")
+    assert (older.seen, newer.seen, seen(pending, "n/a")) == (True, False, False)
+    pending.reached("8")
+    assert newer.seen
+    assert not pending
+
+
+def test_ry_3_a_write_of_a_key_that_was_given_up_is_still_shown_to_who_waits_for_it():
+    pending = PendingWrites()
+    collected = collect_own_writes()
+    pending.written("n/a", "7", "1")
+    pending.written("n/a", "8", "1")
+    pending.drop(pending.on("n/a")[0])
+    assert (seen(pending, "n/a"), bool(pending)) == (True, True)
+    pending.reached("7")
+    assert collected[0].seen
+
+
 @given(st.lists(st.tuples(st.sampled_from(["w", "r"]), st.sampled_from(["a", "b"]), st.integers(1, 40)), max_size=40))
 def test_ry_3_pending_is_exactly_what_the_watch_has_not_reached(steps: list[tuple[str, str, int]]):
     pending = PendingWrites()
-    written: dict[str, int] = {}
+    collected = collect_own_writes()
+    written: list[tuple[str, int]] = []
     reached = 1
     for what, key, number in steps:
         if what == "w":
+            # In any order: of two tasks the one with the later write may be first to handle its answer.
             pending.written(key, str(number), str(reached))
             if number > reached:
-                written[key] = number
+                written.append((key, number))
         else:
             reached = max(reached, number)
             pending.reached(str(reached))
-        # A later write of a key has a higher version; the server sees to that.
-        written = {key: number for key, number in written.items() if number > reached}
-        assert {write.key for write in pending.all()} == set(written)
-        assert bool(pending) is bool(written)
+        newest = {key: number for key, number in sorted(written, key=lambda write: write[1]) if number > reached}
+        assert {write.key: write.number for write in pending.all()} == newest
+        assert [write.seen for write in collected] == [number <= reached for _, number in written]
+        assert bool(pending) is bool(newest)
 
 
 @pytest.fixture
