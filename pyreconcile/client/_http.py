@@ -163,9 +163,10 @@ class HTTPConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once, without a word to the peer."""
+        """Close at once, without a word to the peer; an exchange in hand fails with a LostError."""
         self._closed = True
-        self._waiter = None
+        if self._waiter is not None or self._streaming is not None:
+            self._fail(LostError("it was closed here", answered=bool(self._status)))
         if self._transport is not None:
             self._transport.abort()
 

@@ -74,6 +74,11 @@ class Connections:
         self._tls = _tls_context(self._settings) if self._url.scheme == "https" else None
 
     @property
+    def closed(self) -> bool:
+        """Whether `aclose` was called."""
+        return self._closed
+
+    @property
     def target_prefix(self) -> str:
         """What comes before the path in a request: something only when a proxy carries plain HTTP."""
         return f"http://{self._url.netloc}" if self._proxy is not None and self._tls is None else ""
@@ -109,7 +114,7 @@ class Connections:
             try:
                 answer = await connection.exchange(request)
             except LostError as error:
-                if connection.used and idempotent and not error.answered:
+                if connection.used and idempotent and not error.answered and not self._closed:
                     continue
                 raise
             self._keep(connection, loop)
@@ -179,6 +184,8 @@ class Connections:
 
     def _lost(self, connection: HTTPConnection) -> None:
         self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
 
     def _expire(self) -> None:
         # One timer for all exchanges: setting and cancelling one for each would cost more than sending it.
@@ -209,7 +216,11 @@ class Connections:
             if isinstance(error, TimeoutError):
                 raise
             raise ConnectError(error) from error
-        self._open.add(connection)
+        if self._closed:
+            connection.abort()
+            raise ConnectError(LostError("the client was closed", answered=False))
+        if connection.reusable:  # else it was lost already, and `_lost` will not be called again
+            self._open.add(connection)
         return connection
 
     async def _open_connection(self, loop: asyncio.AbstractEventLoop) -> HTTPConnection:

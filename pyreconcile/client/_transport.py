@@ -151,7 +151,7 @@ class Transport:
                 answer = await self._exchange(method, target, head + login, body, limit, idempotent=again)
             except ApiError as error:
                 self._count("<error>", method)
-                if not (again and isinstance(error, UnansweredError)):
+                if not (again and isinstance(error, UnansweredError)) or self._connections.closed:
                     raise
                 failure, wait = error, _LOST_WAIT
             else:

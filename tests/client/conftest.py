@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
@@ -38,6 +40,27 @@ async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[str]]]:
             await site.start()
             host, port = runner.addresses[0][:2]
             return f"http://{host}:{port}"
+
+        yield start
+
+
+Exchange = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture
+async def serve_bytes() -> AsyncIterator[Callable[..., Awaitable[int]]]:
+    """Start a server on the loopback interface that handles each connection as given; gives its port."""
+    async with AsyncExitStack() as stack:
+
+        async def start(handler: Exchange, *, tls: ssl.SSLContext | None = None) -> int:
+            async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                with suppress(OSError, asyncio.IncompleteReadError):
+                    await handler(reader, writer)
+                writer.transport.abort()
+
+            server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+            stack.callback(server.close)
+            return int(server.sockets[0].getsockname()[1])
 
         yield start
 
