@@ -81,6 +81,7 @@ class EventBroadcaster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._closed = False
+        self._closing = anyio.Event()
         self._dropping = False
         self._numbers = itertools.count(1)
 
@@ -97,7 +98,7 @@ class EventBroadcaster:
         return EventRecorder(self, component, api=api)
 
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write events until ``stop`` is set, then what is waiting, within the flush timeout.
+        """Write events until ``stop`` is set, then what is waiting, within the flush timeout and by one try each.
 
         Cancelling drops what is waiting. Afterwards recording does nothing.
         """
@@ -109,6 +110,7 @@ class EventBroadcaster:
                 tasks.start_soon(self._write_all)
                 await stop.wait()
                 self._closed = True
+                self._closing.set()
                 self._wake.set()
                 tasks.cancel_scope.deadline = anyio.current_time() + self._flush_timeout
         finally:
@@ -166,10 +168,22 @@ class EventBroadcaster:
                 return
             except Exception as error:
                 lasting = isinstance(error, ApiError) and 400 <= error.code < 500 and error.code != 429
-                if lasting or attempt == _TRIES:
+                # At the end one that cannot be written must not take the time of the others.
+                if lasting or attempt == _TRIES or self._closed:
                     log.warning("event_not_written", lost=write.event, error=repr(error))
                     return
-            await self._sleep(_TRY_PAUSE * self._random() if attempt == 1 else _TRY_PAUSE)
+            await self._pause(_TRY_PAUSE * self._random() if attempt == 1 else _TRY_PAUSE)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not beyond the stop."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_at_stop, tasks.cancel_scope)
+            await self._sleep(seconds)
+            tasks.cancel_scope.cancel()
+
+    async def _end_at_stop(self, scope: anyio.CancelScope) -> None:
+        await self._closing.wait()
+        scope.cancel()
 
     async def _send(self, write: Write) -> None:
         event = write.event

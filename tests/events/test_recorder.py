@@ -321,6 +321,23 @@ async def test_ev_3_the_flush_at_the_end_is_bounded():
     assert asyncio.get_running_loop().time() == pytest.approx(2)
 
 
+@pytest.mark.rules("EV-3", "MG-2")
+async def test_ev_3_at_the_end_an_event_that_waits_for_another_try_does_not_hold_up_the_rest():
+    client = FakeClient()
+    client.errors = [ServiceUnavailableError("busy")] * 3
+    events = broadcaster(client, random=lambda: 0.9)
+    recorder = events.recorder("c")
+    async with running(events):
+        recorder.event(MAP, "Normal", "R", "n", action="Stuck")
+        await anyio.sleep(25)  # within the pause after the third try
+        recorder.event(MAP, "Normal", "R", "n", action="Stopped")
+        await anyio.sleep(0.001)
+        client.errors = [ServiceUnavailableError("busy")]
+    assert [event["action"] for event in client.created] == ["Stopped"]
+    assert client.tries == 5
+    assert asyncio.get_running_loop().time() < 26
+
+
 async def test_an_idle_broadcaster_has_no_timer():
     events = broadcaster(FakeClient())
     async with running(events):
