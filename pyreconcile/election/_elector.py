@@ -91,8 +91,8 @@ class Elector:
         """Set on the loop of `run` once this process leads; not cleared again."""
         self._open_lock: LockFactory = lock or (lambda: open_lock(connection, options))
         self._metrics = metrics
-        self._on_started_leading = on_started_leading
-        self._on_stopped_leading = on_stopped_leading
+        self._on_started_leading = [on_started_leading]
+        self._on_stopped_leading = [on_stopped_leading]
         self._on_new_leader = on_new_leader
         self._clock = clock
         self._random = random
@@ -141,6 +141,18 @@ class Elector:
         age = self._clock() - (until - options.renew_deadline)
         if age > options.lease_duration + options.health_tolerance:
             raise RuntimeError(f"the Lease {self._lease} was last renewed {age:.0f} s ago")
+
+    def observe(
+        self,
+        *,
+        on_started_leading: Callable[[], None],
+        on_stopped_leading: Callable[[], None],
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Have these called too, and count into ``metrics`` if there are none yet. A manager does so, before `run`."""
+        self._on_started_leading.append(on_started_leading)
+        self._on_stopped_leading.append(on_stopped_leading)
+        self._metrics = self._metrics or metrics
 
     def release_at_end(self) -> None:
         """Give the Lease back at the end of `run` also if ``release_on_cancel`` is off (rule LE-13)."""
@@ -217,7 +229,8 @@ class Elector:
         else:
             log.error("elector_stuck", lease=self._lease, seconds=limit)
         self._show(leading=False)
-        self._on_stopped_leading()
+        for tell in self._on_stopped_leading:
+            tell()
 
     def _ask_to_stop(self) -> None:
         self._closed = True
@@ -231,7 +244,8 @@ class Elector:
             log.info("became_leader", lease=self._lease, identity=self.options.identity)
             self._show(leading=True)
             self.elected.set()
-            self._on_started_leading()
+            for tell in self._on_started_leading:
+                tell()
 
     def _note_thread_ended(self) -> None:
         self._thread_ended.set()

@@ -85,12 +85,12 @@ class Manager:
         self.elector = elector
         """The elector; None without an election."""
         if elector is None and options.leader_election is not None:
-            self.elector = Elector(
-                connection,
-                options.leader_election,
-                metrics=self.metrics,
+            self.elector = Elector(connection, options.leader_election)
+        if self.elector is not None:
+            self.elector.observe(
                 on_started_leading=lambda: self._note_leading("became leader"),
                 on_stopped_leading=lambda: self._note_leading("stopped leading"),
+                metrics=self.metrics,
             )
         self._exit_process = exit_process
         self._stack = AsyncExitStack()

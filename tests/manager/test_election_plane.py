@@ -59,10 +59,10 @@ class Replica:
 
         self.elector = Elector(connect, leader_election, lock=lock)
 
-    async def run(self, *, with_events: bool = False) -> None:
+    async def run(self, *, own_elector: bool = True) -> None:
         try:
-            async with Manager(self._options, elector=None if with_events else self.elector) as self.manager:
-                if with_events:
+            async with Manager(self._options, elector=self.elector if own_elector else None) as self.manager:
+                if not own_elector:
                     assert self.manager.elector is not None
                     self.elector = self.manager.elector
                 builder = Builder(self.manager).for_(ConfigMap).named("stamper").with_options(self.options)
@@ -315,14 +315,18 @@ async def test_px_2_a_reconcile_that_blocks_the_loop_beyond_the_lease(
         assert a.error is None
 
 
-async def test_le_7_events_tell_who_became_and_who_stopped_leading(
-    control_plane: ControlPlane, client: Client, namespace: str
+@pytest.mark.parametrize("own_elector", [False, True])
+async def test_le_7_events_and_the_metric_tell_who_became_and_who_stopped_leading(
+    control_plane: ControlPlane, client: Client, namespace: str, own_elector: bool
 ):
     a = Replica(control_plane, namespace, "a")
+    master = ("leader_election_master_status", {"name": "lock"})
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: a.run(with_events=True))
+        tasks.start_soon(lambda: a.run(own_elector=own_elector))
         await until(lambda: hasattr(a, "manager") and a.manager.elected.is_set())
+        assert a.manager.metrics.registry.get_sample_value(*master) == 1
         a.stop.set()
+    assert a.manager.metrics.registry.get_sample_value(*master) == 0
     assert a.error is None
     events = await client.list(Event, namespace=namespace)
     told = {
@@ -337,7 +341,7 @@ async def test_le_7_events_tell_who_became_and_who_stopped_leading(
 async def test_metrics_and_probes_of_a_working_manager(control_plane: ControlPlane, client: Client, namespace: str):
     a = Replica(control_plane, namespace, "a")
     async with anyio.create_task_group() as tasks, aiohttp.ClientSession() as session:
-        tasks.start_soon(lambda: a.run(with_events=True))
+        tasks.start_soon(lambda: a.run(own_elector=False))
         key = await touch(client, namespace)
         await until(lambda: stamped(client, key, "a"))
         async with session.get(f"http://127.0.0.1:{a.manager.metrics_port}/metrics") as response:

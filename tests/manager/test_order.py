@@ -43,6 +43,9 @@ class FakeElector:
     def check_health(self) -> None:
         pass
 
+    def observe(self, **callbacks: Any) -> None:
+        pass
+
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         self._log.append("election begins")
         try:
