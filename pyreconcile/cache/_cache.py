@@ -117,13 +117,19 @@ class Cache(CacheReads):
                 self._informers.start(tasks)
                 self._started.set()
                 task_status.started()
-                await stop.wait()
+                try:
+                    await stop.wait()
+                finally:
+                    self._end()
                 tasks.cancel_scope.cancel()
         finally:
-            self._running = False
-            self._stopped = True
-            self._by_kind.clear()
+            self._end()
             self._informers.stop()
+
+    def _end(self) -> None:
+        self._running = False
+        self._stopped = True
+        self._by_kind.clear()
 
     async def wait_for_sync(self) -> None:
         """Wait until the cache runs and the first lists of all kinds asked for so far are in.

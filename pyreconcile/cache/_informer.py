@@ -212,6 +212,8 @@ class Informer(Generic[T]):
         self._settled.set()
         for registration in self._registrations:
             registration.close()
+        for part in self._parts:
+            part.pending.clear()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 

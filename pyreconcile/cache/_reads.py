@@ -17,6 +17,7 @@ from pyreconcile.cache._informers import Informers
 from pyreconcile.cache._options import CacheOptions
 from pyreconcile.cache._own_writes import OwnWrites
 from pyreconcile.cache._query import Query
+from pyreconcile.cache._registration import InformerStoppedError
 from pyreconcile.cache._sharing import SharedViews
 from pyreconcile.client import not_found
 
@@ -73,9 +74,12 @@ class CacheReads:
         part = self._part(informer, namespace)
         if not part.synced:
             await self._part_synced(part)
+            return await self.find_raw(kind, key)
         writes = part.pending.on(key) if part.pending else ()
         if writes:
             shown = await self._own_writes.shown(part, kind.resource, writes)
+            if informer.stopped:  # its store is out of date for good
+                return await self.find_raw(kind, key)
             part = self._part(informer, namespace)  # it may have been removed meanwhile
             if not shown:
                 return await self._own_writes.get_live(part, kind.resource, key)
@@ -147,19 +151,27 @@ class CacheReads:
         if limit is not None and limit < 1:
             raise ValueError(f"limit {limit}: it is a number of objects, leave it out for all")
         query = Query.read(namespace, labels, fields, index)
+        return (await self._select(kind, query))[:limit]
+
+    async def _select(self, kind: type[KubeObject], query: Query) -> builtins.list[RawObject]:
         informer = self._by_kind.get(kind) or await self._synced(kind)
-        if namespace:
-            parts: tuple[Part, ...] = (self._part(informer, namespace),)
+        if query.namespace:
+            parts: tuple[Part, ...] = (self._part(informer, query.namespace),)
             if not parts[0].synced:
                 await self._part_synced(parts[0])
+                return await self._select(kind, query)
         else:
             # A namespace that is being added joins them once it is in.
             parts = tuple(part for part in informer.parts if part.synced)
         for part in parts:
-            writes = part.pending.all(namespace) if part.pending else ()
-            if writes and not await self._own_writes.shown(part, kind.resource, writes):
-                return (await self._own_writes.list_live(parts, kind.resource, query, informer.store))[:limit]
-        return query.run(informer.store)[:limit]
+            writes = part.pending.all(query.namespace) if part.pending else ()
+            if writes:
+                shown = await self._own_writes.shown(part, kind.resource, writes)
+                if informer.stopped:
+                    return await self._select(kind, query)
+                if not shown:
+                    return await self._own_writes.list_live(parts, kind.resource, query, informer.store)
+        return query.run(informer.store)
 
     def _typed(self, kind: type[T], raw: RawObject, copy: bool | None) -> T:
         if copy is None:
@@ -171,20 +183,30 @@ class CacheReads:
         self._by_kind = {kind: other for kind, other in self._by_kind.items() if other is not informer}
 
     async def _synced(self, kind: type[T]) -> Informer[T]:
-        if not self._running:
-            state = "has stopped" if self._stopped else "does not run"
-            raise CacheNotStartedError(f"{kind.__name__} cannot be read: the cache {state}")
-        if self._informers.find(kind) is None and not self._options.start_on_read:
-            raise CacheNotStartedError(f"{kind.__name__} is not watched: ask for its informer before reading it")
-        informer = self._informers.get(kind)
         with anyio.move_on_after(self._options.sync_timeout) as scope:
-            await informer.wait_synced()
+            informer = await self._running_informer(kind)
         if scope.cancelled_caught:
-            raise CacheSyncTimeoutError(late([informer], self._options.sync_timeout))
+            missing = self._informers.find(kind)
+            raise CacheSyncTimeoutError(late([] if missing is None else [missing], self._options.sync_timeout))
         if not self._informers.copies(kind):
             self._sharing.add(kind)
         self._by_kind[kind] = informer
         return informer
+
+    async def _running_informer(self, kind: type[T]) -> Informer[T]:
+        while True:
+            if not self._running:
+                state = "has stopped" if self._stopped else "does not run"
+                raise CacheNotStartedError(f"{kind.__name__} cannot be read: the cache {state}")
+            if self._informers.find(kind) is None and not self._options.start_on_read:
+                raise CacheNotStartedError(f"{kind.__name__} is not watched: ask for its informer before reading it")
+            informer = self._informers.get(kind)
+            await informer.wait_synced()
+            if not informer.stopped:
+                return informer
+            if self._running and self._informers.find(kind) is informer:
+                raise InformerStoppedError(f"informer of {kind.__name__} has stopped")
+            # It was removed, or the cache ended, in this very turn of the loop: what it holds is out of date for good.
 
     async def _part_synced(self, part: Part) -> None:
         with anyio.move_on_after(self._options.sync_timeout) as scope:

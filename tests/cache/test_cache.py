@@ -1,3 +1,4 @@
+import asyncio
 import re
 from typing import Any
 
@@ -284,6 +285,70 @@ async def test_ca_9_a_removed_informer_stops_and_is_started_anew(fake_server: An
         assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/a", "n/b"]
         assert cache.informer(ConfigMap) is not informer
         assert server.open_streams == 1
+
+
+@pytest.mark.parametrize("read", ["find", "list"])
+async def test_ca_9_a_read_during_which_its_informer_is_removed_goes_on_with_a_new_one(
+    fake_server: Any, cached: Any, read: str
+):
+    server = fake_server()
+    async with cached(server) as cache:
+
+        async def found() -> bool:
+            return bool(await (cache.find(ConfigMap, "n/a") if read == "find" else cache.list(ConfigMap)))
+
+        results: list[bool] = []
+
+        async def note() -> None:
+            results.append(await found())
+
+        assert not await found()
+        # In the turn of the loop in which the reader comes to know that the kind is synced.
+        old = cache.informer(ConfigMap)
+        cache.remove_informer(ConfigMap)
+        cache.informer(ConfigMap)
+        await cache.wait_for_sync()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note)
+            await asyncio.sleep(0)
+            cache.remove_informer(ConfigMap)
+            server.put("n/a")
+        assert results == [True]
+        assert old.stopped
+        # While it waits for an own write.
+        server.hold()
+        cache.written(ConfigMap.resource, "n/a", server.put("n/a")["metadata"]["resourceVersion"])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note)
+            await anyio.sleep(1)
+            cache.remove_informer(ConfigMap)
+        server.delete("n/a")
+        server.release()
+        await anyio.sleep(1)
+        assert results == [True, True]
+        assert not await found()
+
+
+async def test_ca_2_a_read_during_which_the_cache_ends_is_an_error_then_and_later(fake_server: Any, cached: Any):
+    errors: list[Exception] = []
+
+    async def read(cache: Cache) -> None:
+        try:
+            await cache.find(ConfigMap, "n/a")
+        except CacheNotStartedError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        async with cached(fake_server()) as cache:
+            cache.informer(ConfigMap)
+            await cache.wait_for_sync()
+            stop = cache.informer(ConfigMap)
+            cache.written(ConfigMap.resource, "n/a", "100000")
+            tasks.start_soon(read, cache)
+            await anyio.sleep(1)
+            assert not stop.stopped
+        await read(cache)
+    assert [str(error) for error in errors] == ["ConfigMap cannot be read: the cache has stopped"] * 2
 
 
 async def test_ca_9_an_informer_can_be_removed_before_the_start(fake_server: Any, running: Any):
