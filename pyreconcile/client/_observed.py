@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from time import perf_counter
 from typing import Any, Protocol
@@ -46,12 +47,20 @@ class ObservedTransport(Transport):
         _began.set(now)
 
     async def _exchange(
-        self, method: str, target: str, head: bytes, body: bytes | None, limit: float, *, idempotent: bool
+        self,
+        method: str,
+        target: str,
+        head: bytes,
+        body: bytes | None,
+        limit: float,
+        *,
+        idempotent: bool,
+        guard: Callable[[], None] | None,
     ) -> Answer:
         _began.set(perf_counter())
         received: int | None = None
         try:
-            answer = await super()._exchange(method, target, head, body, limit, idempotent=idempotent)
+            answer = await super()._exchange(method, target, head, body, limit, idempotent=idempotent, guard=guard)
             received = len(answer.body)
             return answer
         finally:

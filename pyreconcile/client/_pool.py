@@ -88,7 +88,9 @@ class Connections:
         """Headers for the proxy, when requests go to it as they are."""
         return self._proxy_headers if self._proxy is not None and self._tls is None else {}
 
-    async def exchange(self, request: bytes, limit: float, *, idempotent: bool) -> Answer:
+    async def exchange(
+        self, request: bytes, limit: float, *, idempotent: bool, guard: Callable[[], None] | None = None
+    ) -> Answer:
         """Send a request and return its answer.
 
         A kept connection that turns out to be closed by the server is replaced when that is safe.
@@ -97,6 +99,7 @@ class Connections:
             request: head and body.
             limit: seconds until the answer must be whole.
             idempotent: whether the server may get the request twice.
+            guard: called directly before each sending; what it raises ends the exchange.
 
         Raises:
             ConnectError, LostError, TimeoutError: by what went wrong.
@@ -108,6 +111,12 @@ class Connections:
             if connection is None:
                 async with asyncio.timeout_at(deadline):
                     connection = await self._connect(loop)
+            if guard is not None:
+                try:
+                    guard()
+                except BaseException:
+                    self._keep(connection, loop)
+                    raise
             connection.deadline = deadline
             if self._sweep is None or deadline < self._sweep.when():
                 self._sweep_at(loop, deadline)

@@ -128,7 +128,7 @@ class Transport:
             accept: the form of answer asked for.
             timeout: seconds for one try; the default is that of the connection.
             idempotent: whether it may be sent twice; by default only GET may.
-            guard: called before each try; what it raises ends the request.
+            guard: called directly before each sending; what it raises ends the request.
 
         Raises:
             ApiError: one of its kinds, by what the server answered.
@@ -145,10 +145,8 @@ class Transport:
         while True:
             loads = self._credentials.loads if self._credentials else 0
             login = await self._authorize() if self._has_token else b""
-            if guard is not None:
-                guard()
             try:
-                answer = await self._exchange(method, target, head + login, body, limit, idempotent=again)
+                answer = await self._exchange(method, target, head + login, body, limit, idempotent=again, guard=guard)
             except ApiError as error:
                 self._count("<error>", method)
                 if not (again and isinstance(error, UnansweredError)) or self._connections.closed:
@@ -226,18 +224,25 @@ class Transport:
             return
 
     async def _exchange(
-        self, method: str, target: str, head: bytes, body: bytes | None, limit: float, *, idempotent: bool
+        self,
+        method: str,
+        target: str,
+        head: bytes,
+        body: bytes | None,
+        limit: float,
+        *,
+        idempotent: bool,
+        guard: Callable[[], None] | None,
     ) -> Answer:
         await self._take_slot(method, target, limit)
         try:
             answer = await self._connections.exchange(
-                self._message(method, target, head, body), limit, idempotent=idempotent
+                self._message(method, target, head, body), limit, idempotent=idempotent, guard=guard
             )
-            for name, _ in answer.headers:
-                if name == b"Warning" or name == b"warning":
-                    self._warnings.take(answer.all(b"warning"))
-                    break
-                if name == b"Content-Encoding" or name == b"content-encoding":
+            for name, value in answer.headers:
+                if len(name) == 7 and name.lower() == b"warning":
+                    self._warnings.take((value.decode("latin-1"),))
+                elif len(name) == 16 and name.lower() == b"content-encoding":
                     answer.body = answer.text_body()
         except (ConnectError, LostError, TimeoutError) as error:
             raise self._failure(error, f"{method} {target.partition('?')[0]}", limit) from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 
 import anyio
 import pytest
+import structlog
 from kubernetes_asyncio.client import Configuration
 
 from pyreconcile.client import ConnectionLostError, connect
@@ -113,3 +115,46 @@ async def test_a_kept_connection_that_the_server_closes_is_forgotten(serve_bytes
     with pytest.raises(LostError):
         await connection.exchange(GET)
     await pool.aclose()
+
+
+async def test_le_11_the_guard_is_called_before_a_replay_too(serve_bytes):
+    seen = []
+
+    async def handle(reader, writer):
+        seen.append(await head_of(reader))
+        writer.write(sized(b"1"))
+        seen.append(await head_of(reader))  # the answer to this one is never given
+
+    pool = pool_at(await serve_bytes(handle))
+    await pool.exchange(GET, 5, idempotent=True)
+    allowed = [True, False]
+
+    def guard():
+        if not allowed.pop(0):
+            raise PermissionError("not the leader")
+
+    with pytest.raises(PermissionError):
+        await pool.exchange(GET, 5, idempotent=True, guard=guard)
+    assert (len(seen), allowed) == (2, [])
+    assert len(pool._idle) == 1  # the connection made for the replay stays for others
+    await pool.aclose()
+
+
+def gzipped(body, *headers):
+    return sized(gzip.compress(body), *headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Encoding: gzip"],
+        ["content-encoding: gzip", 'warning: 299 - "old"'],
+        ['Warning: 299 - "old"', "Content-Encoding: gzip"],
+        ['WARNING: 299 - "old"', "CONTENT-ENCODING: gzip"],
+    ],
+)
+async def test_cl_9_answers_are_unpacked_and_warnings_logged_whatever_the_order_of_headers(serve_bytes, headers):
+    async with client_at(await serve_bytes(saying(gzipped(b"packed", *headers)))) as client:
+        with structlog.testing.capture_logs() as logs:
+            assert await client.transport.request("GET", "/x") == b"packed"
+    assert [log["text"] for log in logs] == ["old"] * (len(headers) - 1)

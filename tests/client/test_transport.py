@@ -358,6 +358,40 @@ async def test_le_11_the_write_guard_is_called_before_every_try_of_a_write_and_n
     assert len(script.seen) == 2
 
 
+async def test_le_11_the_write_guard_is_called_after_the_wait_for_a_turn(client_of):
+    release, seen = asyncio.Event(), []
+
+    async def slow(request):
+        seen.append(request.method)
+        await release.wait()
+        return web.json_response(RAW)
+
+    client = await client_of(slow, max_concurrent_requests=1)
+    leading = True
+
+    def guard():
+        if not leading:
+            raise PermissionError("not the leader")
+
+    fenced = client.with_options(write_guard=guard)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(client.get(ConfigMap, "ns/x"))
+        with anyio.fail_after(5):
+            while not seen:
+                await asyncio.sleep(0.01)
+        writing = group.create_task(asyncio.wait([asyncio.ensure_future(fenced.update(ConfigMap.from_dict(RAW)))]))
+        await asyncio.sleep(0.05)
+        leading = False
+        release.set()
+    ((done,), _) = writing.result()
+    assert isinstance(done.exception(), PermissionError)
+    assert reading.result().metadata.name == "x"
+    assert seen == ["GET"]
+    leading = True
+    await fenced.update(ConfigMap.from_dict(RAW))
+    assert seen == ["GET", "PUT"]
+
+
 async def test_rf_16_a_silent_stream_ends(client_of):
     async def quiet(request):
         response = web.StreamResponse()
