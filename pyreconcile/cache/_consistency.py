@@ -81,9 +81,13 @@ class PendingWrites:
     Resource versions grow within a resource and a watch delivers them in order, so a write has been seen as soon as
     the watch has come to its version, by whatever event or bookmark. Deletes have no version of their own and are
     told by UID.
+
+    Args:
+        stored_uid: gives the UID of the stored object of a key, empty for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stored_uid: Callable[[str], str] = lambda key: "") -> None:
+        self._stored_uid = stored_uid
         self._latest: dict[str, PendingWrite] = {}
         self._by_version: list[tuple[int, int, PendingWrite]] = []
         self._deletes: dict[str, dict[str, PendingWrite]] = {}
@@ -198,7 +202,10 @@ class PendingWrites:
         except ValueError:
             return
         while waiting and waiting[0][0] <= number:
-            self.drop(heapq.heappop(waiting)[2])
+            write = heapq.heappop(waiting)[2]
+            self.drop(write)
+            if write.key in self._deletes:
+                self._left_out(write.key)
 
     def gone(self, key: str, uid: str) -> None:
         """The object with this UID has left the store, or was seen to be deleted without having been in it."""
@@ -208,13 +215,17 @@ class PendingWrites:
                 del self._deletes[key]
             write.resolve()
 
-    def replaced(self, stored_uid: Callable[[str], str]) -> None:
+    def replaced(self) -> None:
         """The store was replaced by a list: what it lacks is gone, unless an own write is newer than the list."""
-        for key, deletes in list(self._deletes.items()):
-            if key not in self._latest:
-                present = stored_uid(key)
-                for uid in [uid for uid in deletes if uid != present]:
-                    self.gone(key, uid)
+        for key in list(self._deletes):
+            self._left_out(key)
+
+    def _left_out(self, key: str) -> None:
+        """Let the deletes of a key go whose objects were not shown by now, and never will be: a selector is why."""
+        if key not in self._latest:
+            present = self._stored_uid(key)
+            for uid in [uid for uid in self._deletes[key] if uid != present]:
+                self.gone(key, uid)
 
     def __bool__(self) -> bool:
         # Those of _latest are all in _by_version, which also has the ones before them that somebody may wait for.

@@ -273,7 +273,7 @@ class Part(Sink):
         self.version = ""
         self.synced = False
         self.settled = anyio.Event()
-        self.pending = PendingWrites()
+        self.pending = PendingWrites(self.stored_uid)
         self.reflector = make_reflector(scope, self)
         self.ended = anyio.Event()
         self._run_scope: anyio.CancelScope | None = None
@@ -339,7 +339,7 @@ class Part(Sink):
             for key, uid in gone:
                 self.pending.gone(key, uid)
         self.progressed(version)
-        self.pending.replaced(self.stored_uid)
+        self.pending.replaced()
         if not self.synced:
             self.synced = True
             self.settled.set()

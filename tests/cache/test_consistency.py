@@ -65,12 +65,27 @@ def test_ry_5_a_delete_whose_event_came_before_its_answer_is_not_waited_for():
 
 
 def test_ry_5_a_delete_of_an_own_creation_still_to_come_is_waited_for():
-    pending = PendingWrites()
+    stored = {"n/a": ""}
+    pending = PendingWrites(stored.__getitem__)
     pending.written("n/a", "5", "1")
     pending.deleted("n/a", "u1", "")
+    stored["n/a"] = "u1"
     pending.reached("5")
     assert not seen(pending, "n/a")
     pending.gone("n/a", "u1")
+    assert not pending
+
+
+def test_ry_5_a_delete_that_the_selector_leaves_out_is_given_up_at_the_version_of_the_last_write():
+    pending = PendingWrites()
+    pending.written("n/a", "5", "1", doubtful=True)
+    pending.written("n/a", "7", "1", doubtful=True)
+    pending.deleted("n/a", "u1", "")
+    pending.reached("6")
+    assert len(pending.on("n/a")) == 2
+    pending.drop(pending.on("n/a")[-1])  # the server has it no more, so it tells not whether the watch will show it
+    assert [write.doubtful for write in pending.on("n/a")] == [False]
+    pending.reached("7")
     assert not pending
 
 
@@ -79,10 +94,10 @@ def test_ry_5_a_list_without_the_object_ends_the_wait_unless_it_is_older_than_th
     pending.written("n/a", "5", "1")
     pending.deleted("n/a", "u1", "")
     pending.reached("4")
-    pending.replaced(lambda key: "")
+    pending.replaced()
     assert len(pending.on("n/a")) == 2
     pending.reached("6")
-    pending.replaced(lambda key: "")
+    pending.replaced()
     assert not pending
 
 
@@ -305,6 +320,25 @@ class TestReads:
             assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/mine"]
             # One look at the server for each of the two, and one wait for the one that is selected.
             assert (cache.own_write_waits, cache.live_reads) == (1, 2)
+
+    async def test_ry_5_a_delete_that_the_watch_never_shows_is_waited_for_until_the_next_bookmark_at_most(
+        self, fake_server: Any, cached: Any
+    ):
+        server = fake_server()
+        async with cached(server, by_kind={ConfigMap: KindOptions(labels="mine=yes")}) as cache:
+            await cache.list(ConfigMap)
+            obj = server.put("n/other")
+            cache.written(RESOURCE, "n/other", obj["metadata"]["resourceVersion"])
+            server.delete("n/other")
+            cache.deleted(RESOURCE, "n/other", obj["metadata"]["uid"], None)
+            before = anyio.current_time()
+            assert [await cache.list(ConfigMap) for _ in range(3)] == [[]] * 3
+            assert anyio.current_time() - before == pytest.approx(5, abs=0.01)
+            server.bookmark()
+            await anyio.sleep(1)
+            live = cache.live_reads
+            assert await cache.list(ConfigMap) == []
+            assert (cache.live_reads, bool(cache.informer(ConfigMap).parts[0].pending)) == (live, False)
 
     async def test_ry_7_a_selector_by_name_tells_from_the_key_what_to_wait_for(self, fake_server: Any, cached: Any):
         server = fake_server()
