@@ -9,6 +9,8 @@ from typing import Final, Literal, TypeAlias, TypeVar, TypeVarTuple, get_args
 
 import anyio
 
+from pyreconcile.manager._logging import withhold_locals
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -33,6 +35,8 @@ def run(main: Callable[[*Ts], Awaitable[T]], *args: *Ts, loop: LoopName = "auto"
         if __name__ == "__main__":
             pyreconcile.run(main)
 
+    If structlog is not configured, its tracebacks are shown without local variables, which may hold a Secret.
+
     Args:
         main: a coroutine function.
         args: its arguments.
@@ -43,6 +47,7 @@ def run(main: Callable[[*Ts], Awaitable[T]], *args: *Ts, loop: LoopName = "auto"
         ValueError: there is no such loop, or uvloop is asked for and not installed.
         RuntimeError: an event loop runs in this thread already.
     """
+    withhold_locals()
     if tune_gc:
         gc.set_threshold(*GC_THRESHOLDS)
     return anyio.run(main, *args, backend_options={"use_uvloop": _is_uvloop(loop)})

@@ -27,6 +27,7 @@ from pyreconcile.manager._groups import Runnable
 from pyreconcile.manager._health import HealthCheck, HealthEndpoints
 from pyreconcile.manager._http import HttpServer, text
 from pyreconcile.manager._lifecycle import Lifecycle
+from pyreconcile.manager._logging import withhold_locals
 from pyreconcile.manager._loop_monitor import LoopMonitor
 from pyreconcile.manager._options import ManagerOptions
 from pyreconcile.manager._signals import stop_on_signals
@@ -49,7 +50,8 @@ class Manager:
             Builder(manager).for_(ModelCache).complete(ModelCacheReconciler())
             await manager.run()
 
-    Entering opens the client, leaving closes it.
+    Entering opens the client, leaving closes it. If structlog is not configured, a manager has it show tracebacks
+    without local variables, which may hold a Secret.
 
     Args:
         options: how it runs.
@@ -72,6 +74,7 @@ class Manager:
         exit_process: Callable[[int], object] = os._exit,
         controller_names: ControllerNames = PROCESS_NAMES,
     ) -> None:
+        withhold_locals()
         self.options = options = options or ManagerOptions()
         self.controller_names = controller_names
         """The names that controllers have taken, in the whole process by default (rule RC-7)."""
