@@ -200,6 +200,7 @@ class FakeServer:
         self.asked: list[str] = []
         self.allowed = True
         self.hangs = False
+        self.takes: float = 0
 
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, timeout: float | None = None
@@ -208,6 +209,7 @@ class FakeServer:
         self.asked.append(kind)
         if self.hangs:
             await anyio.sleep_forever()
+        await anyio.sleep(self.takes)
         assert body is not None
         spec = orjson.loads(body)["spec"]
         if kind == "tokenreviews":
@@ -269,8 +271,63 @@ async def test_mg_10_bad_tokens_are_remembered_too_and_their_number_is_bounded(m
     assert server.count() == (1, 0)
     for number in range(50):
         assert await code(review, f"bad-{number}") == 401
-    assert len(review._users._values) == 20
-    assert {len(key) for key in review._users._values} == {32}  # hashes, no tokens
+    assert len(review._users.bad._values) == 20
+    assert {len(key) for key in review._users.bad._values} == {32}  # hashes, no tokens
+
+
+@pytest.mark.rules("MG-10")
+@pytest.mark.looptime
+async def test_mg_10_a_flood_of_bad_tokens_is_refused_and_costs_a_good_caller_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pyreconcile.manager._access._REMEMBERED", 20)
+    server, review = fake_review()
+    server.takes = 1
+    assert await code(review, "good") == 200
+    codes: list[int] = []
+
+    async def flood(token: str) -> None:
+        codes.append(await code(review, token))
+
+    for _ in range(10):  # each round takes a second
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(flood, f"bad-{len(codes)}-{number}")
+    assert (codes.count(401), codes.count(503)) == (4 * 10, 16 * 10)
+    assert server.count() == (1 + 4 * 10, 1)
+    assert await code(review, "good") == 200
+    assert server.count() == (1 + 4 * 10, 1)  # still remembered
+    await anyio.sleep(60)
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(flood, f"last-{number}")
+        await anyio.sleep(0.5)
+        assert await code(review, "good") == 200  # asked again, beside them
+
+
+@pytest.mark.rules("MG-10")
+@pytest.mark.looptime
+async def test_mg_10_a_token_is_asked_about_once_at_a_time():
+    server, review = fake_review()
+    server.takes = 1
+    codes: list[int] = []
+
+    async def ask() -> None:
+        codes.append(await code(review, "good"))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(ask)
+    assert codes == [200] * 50
+    assert server.count() == (1, 1)
+
+
+@pytest.mark.rules("MG-10")
+@pytest.mark.looptime
+async def test_mg_10_both_questions_share_the_ten_seconds():
+    server, review = fake_review()
+    server.takes = 6
+    assert await code(review, "good") == 500
+    assert asyncio.get_running_loop().time() == 10
+    assert server.count() == (1, 1)
 
 
 @pytest.mark.looptime
