@@ -98,7 +98,7 @@ class HTTPConnection(asyncio.Protocol):
         self._loop = loop
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[Answer] | None = None
         self._streaming: ByteStream | None = None
         self._headers: list[tuple[bytes, bytes]] = []
@@ -129,12 +129,21 @@ class HTTPConnection(asyncio.Protocol):
         self._streaming = stream = ByteStream(self, self._loop, idle_limit)
         return await self.exchange(request), stream
 
-    async def tunnel(self, request: bytes) -> tuple[int, asyncio.Transport]:
-        """Send a CONNECT and return the proxy's status, and the transport that now reaches the server."""
+    async def tunnel(self, request: bytes) -> asyncio.Transport:
+        """Send a CONNECT and return the transport, which then reaches the server and is no longer this object's.
+
+        Raises:
+            LostError: the proxy refused, or the connection ended.
+        """
         self._tunnelling = True
         answer = await self.exchange(request)
-        assert self._transport is not None
-        return answer.status, self._transport
+        transport = self._transport
+        if answer.status != 200 or transport is None:
+            self.abort()
+            what = request.partition(b" HTTP/")[0].decode()
+            raise LostError(f"the proxy answered {answer.status} to {what}", answered=True)
+        self._release()
+        return transport
 
     def _begin(self, request: bytes) -> None:
         transport = self._transport
@@ -193,13 +202,17 @@ class HTTPConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read a piece of an answer; bytes that nobody asked for end the connection."""
-        if self._waiter is None and self._streaming is None:
+        parser = self._parser
+        if parser is None or (self._waiter is None and self._streaming is None):
             self.abort()
             return
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(LostError(f"the answer is no HTTP: {error}", answered=True))
+            self.abort()
+        except httptools.HttpParserUpgrade:
+            self._fail(LostError("the answer leaves HTTP, which was not asked for", answered=True))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -211,9 +224,12 @@ class HTTPConnection(asyncio.Protocol):
             text = str(exc) or type(exc).__name__ if exc is not None else "the server closed it"
             self._fail(LostError(text, answered=bool(self._status)))
         self._on_lost(self)
+        self._release()
+
+    def _release(self) -> None:
         # The cache has live objects frozen, and nothing collects the cycles among them.
         self._transport = None
-        del self._parser
+        self._parser = None
 
     def _is_delimited(self) -> bool:
         names = {name.lower() for name, _ in self._headers}
@@ -221,15 +237,23 @@ class HTTPConnection(asyncio.Protocol):
 
     # -- httptools' callbacks --------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """Refuse an answer that nobody asked for, also when it comes together with the one before."""
+        if self._waiter is None and self._streaming is None:
+            self.abort()
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Take the status; for a stream, that is what its opener waits for."""
-        self._status = status = self._parser.get_status_code()
-        if status < 200:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if status < 200:  # the answer proper is still to come
             self._headers = []
+            return
+        self._status = status
         if self._tunnelling or (self._streaming is not None and status == 200):
             self._answer(Answer(status, self._headers))
 
@@ -243,7 +267,7 @@ class HTTPConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The answer is whole."""
         if self._status >= 200:
-            if not self._parser.should_keep_alive():
+            if self._parser is not None and not self._parser.should_keep_alive():
                 self._closed = True
             self._complete()
 

@@ -281,10 +281,7 @@ class Connections:
             target = f"[{self._url.hostname}]:{port}"
         head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in self._proxy_headers.items())
-        status, transport = await connection.tunnel(f"{head}\r\n".encode("latin-1"))
-        if status != 200:
-            transport.abort()
-            raise LostError(f"the proxy answered {status} to CONNECT {target}", answered=True)
+        transport = await connection.tunnel(f"{head}\r\n".encode("latin-1"))
         assert self._tls is not None
         inner = HTTPConnection(loop, self._lost)
         name = self._settings.tls_server_name or self._url.hostname

@@ -6,10 +6,16 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, settings
 from kubernetes_asyncio.client import Configuration
 
@@ -50,19 +56,70 @@ Exchange = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None
 @pytest.fixture
 async def serve_bytes() -> AsyncIterator[Callable[..., Awaitable[int]]]:
     """Start a server on the loopback interface that handles each connection as given; gives its port."""
-    async with AsyncExitStack() as stack:
+    running: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
+    servers: list[asyncio.Server] = []
 
-        async def start(handler: Exchange, *, tls: ssl.SSLContext | None = None) -> int:
-            async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                with suppress(OSError, asyncio.IncompleteReadError):
+    async def start(handler: Exchange, *, tls: ssl.SSLContext | None = None) -> int:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            running[task] = writer
+            try:
+                with suppress(OSError, EOFError):
                     await handler(reader, writer)
+            finally:
                 writer.transport.abort()
+                del running[task]
 
-            server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
-            stack.callback(server.close)
-            return int(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+        servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
-        yield start
+    yield start
+    for server in servers:
+        server.close()
+    tasks = list(running)
+    for writer in running.values():
+        writer.transport.abort()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # lets the transports close their sockets
+
+
+class Certificate:
+    """A certificate that signs itself, and its key, as files."""
+
+    def __init__(self, folder: Path, name: str, host: str) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        self.path, self.key = str(folder / f"{name}.crt"), str(folder / f"{name}.key")
+        form = serialization.Encoding.PEM
+        Path(self.path).write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(form))
+        none = serialization.NoEncryption()
+        Path(self.key).write_bytes(key.private_bytes(form, serialization.PrivateFormat.PKCS8, none))
+
+    def server(self) -> ssl.SSLContext:
+        """Return the context of a server that shows this certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.path, self.key)
+        return context
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Callable[..., Certificate]:
+    """Make a certificate and its key."""
+
+    def make(name: str = "server", *, host: str = "server.test") -> Certificate:
+        return Certificate(tmp_path, name, host)
+
+    return make
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gc
 import gzip
 
 import anyio
@@ -11,7 +13,7 @@ import structlog
 from kubernetes_asyncio.client import Configuration
 
 from pyreconcile.client import ConnectionLostError, connect
-from pyreconcile.client._http import LostError
+from pyreconcile.client._http import HTTPConnection, LostError
 from pyreconcile.client._pool import Connections
 
 GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -158,3 +160,125 @@ async def test_cl_9_answers_are_unpacked_and_warnings_logged_whatever_the_order_
         with structlog.testing.capture_logs() as logs:
             assert await client.transport.request("GET", "/x") == b"packed"
     assert [log["text"] for log in logs] == ["old"] * (len(headers) - 1)
+
+
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+
+
+async def test_interim_answers_are_passed_over(serve_bytes):
+    async with client_at(await serve_bytes(saying(INTERIM + INTERIM + sized(b"1"), sized(b"2")))) as client:
+        assert await client.transport.request("GET", "/x") == b"1"
+        assert await client.transport.request("GET", "/x") == b"2"
+
+
+async def test_an_interim_answer_is_no_part_of_the_answer(serve_bytes):
+    async def handle(reader, writer):
+        await head_of(reader)
+        writer.write(INTERIM)
+        await writer.drain()
+
+    pool = pool_at(await serve_bytes(handle))
+    with pytest.raises(LostError) as caught:
+        await pool.exchange(GET, 5, idempotent=True)
+    assert not caught.value.answered
+    await pool.aclose()
+
+
+async def test_an_answer_that_nobody_asked_for_ends_the_connection(serve_bytes):
+    """Else it would be taken for the answer of the next request."""
+    pool = pool_at(await serve_bytes(saying(sized(b"mine") + sized(b"another's"))))
+    for _ in range(2):
+        assert (await pool.exchange(GET, 5, idempotent=False)).body == b"mine"
+        assert pool._idle == []
+    late = pool_at(await serve_bytes(saying(sized(b"mine") + b"\r\n" + sized(b"an")[:20])))
+    for _ in range(2):
+        assert (await late.exchange(GET, 5, idempotent=False)).body == b"mine"
+        assert late._idle == []
+    await pool.aclose()
+    await late.aclose()
+
+
+async def test_an_answer_that_changes_the_protocol_is_an_error(serve_bytes):
+    switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nmore"
+    async with client_at(await serve_bytes(saying(switch))) as client:
+        with pytest.raises(ConnectionLostError, match="leaves HTTP"), anyio.fail_after(5):
+            await client.transport.request("GET", "/x")
+        await asyncio.sleep(0)
+        assert not client.transport._connections._open
+
+
+class Proxy:
+    """Takes a CONNECT, remembers its head, and passes bytes on to a port, whatever was asked for."""
+
+    def __init__(self, port, answer=b"HTTP/1.1 200 OK\r\n\r\n"):
+        self.port = port
+        self.answer = answer
+        self.heads = []
+
+    async def __call__(self, reader, writer):
+        self.heads.append(await head_of(reader))
+        writer.write(self.answer)
+        if b" 200 " not in self.answer:
+            await reader.read()
+            return
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.port)
+
+        async def copy(source, sink):
+            while data := await source.read(1 << 16):
+                sink.write(data)
+            sink.close()
+
+        try:
+            await asyncio.gather(copy(reader, to_writer), copy(to_reader, writer))
+        finally:
+            to_writer.transport.abort()
+
+
+def settings_through(proxy_port, certificate, login=""):
+    settings = Configuration(host="https://server.test:6443")
+    settings.proxy = f"http://{login}127.0.0.1:{proxy_port}"
+    settings.ssl_ca_cert = certificate.path
+    return settings
+
+
+async def test_a_proxy_is_asked_for_a_tunnel_and_tls_goes_through_it(serve_bytes, certificate):
+    shown = certificate()
+    server = await serve_bytes(saying(sized(b"1"), sized(b"2")), tls=shown.server())
+    proxy = Proxy(server, INTERIM + b"HTTP/1.1 200 Connection established\r\n\r\n")
+    port = await serve_bytes(proxy)
+    async with connect(configuration=settings_through(port, shown, "me:s%40crt@")) as client:
+        assert await client.transport.request("GET", "/x") == b"1"
+        assert await client.transport.request("GET", "/x") == b"2"
+        (connection,) = client.transport._connections._open
+    (head,) = proxy.heads
+    assert head.splitlines()[0] == "CONNECT server.test:6443 HTTP/1.1"
+    assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:s@crt').decode()}" in head.splitlines()
+    # Nothing of the connection that carried the CONNECT is left.
+    gc.collect()
+    left = [found for found in gc.get_objects() if isinstance(found, HTTPConnection)]
+    assert [found for found in left if found is not connection and found._tunnelling] == []
+
+
+async def test_a_proxy_that_refuses_is_named_with_its_status(serve_bytes, certificate):
+    proxy = Proxy(0, sized(b"no", status="403 Forbidden"))
+    async with connect(configuration=settings_through(await serve_bytes(proxy), certificate(), "me:secret@")) as client:
+        with pytest.raises(ConnectionLostError, match=r"answered 403 to CONNECT server\.test:6443") as caught:
+            await client.transport.request("POST", "/x")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_proxy_carries_plain_http_as_it_is(serve_bytes):
+    heads = []
+
+    async def proxy(reader, writer):
+        while True:
+            heads.append(await head_of(reader))
+            writer.write(sized(b"1"))
+
+    settings = Configuration(host="http://server.test:8080")
+    settings.proxy = f"http://me:secret@127.0.0.1:{await serve_bytes(proxy)}"
+    async with connect(configuration=settings) as client:
+        assert await client.transport.request("GET", "/x", query={"a": "b"}) == b"1"
+    lines = heads[0].splitlines()
+    assert lines[:2] == ["GET http://server.test:8080/x?a=b HTTP/1.1", "Host: server.test:8080"]
+    assert "Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
