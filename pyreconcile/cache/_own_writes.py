@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from pyreconcile.cache._live import LiveReader
 from pyreconcile.cache._query import Query
 from pyreconcile.cache._store import Store, key_of, namespace_of
 from pyreconcile.cache._versions import newer
+
+MOST_GETS = 4
+"""Objects that a read looks up one by one; for more of them one list of metadata is less for the server."""
 
 
 @dataclass(slots=True)
@@ -87,13 +90,16 @@ class OwnWrites:
         """Return from which version on the first list of a resource knows all writes so far (RY-4)."""
         return "" if resource in self._unsure else self._newest.get(resource, "0")
 
-    async def shown(self, part: Part, resource: Resource, writes: Sequence[PendingWrite]) -> bool:
+    def deadline(self) -> float:
+        """Return until when a read that begins now may wait."""
+        return anyio.current_time() + self._timeout
+
+    async def shown(self, part: Part, resource: Resource, writes: Sequence[PendingWrite], deadline: float) -> bool:
         """Wait for writes; False when the watch has still not shown them, so that the server has to answer.
 
         Raises:
             ApiError: what became of a write is not known, and the server does not tell.
         """
-        deadline = anyio.current_time() + self._timeout
         waited = False
         flights = [write for write in writes if isinstance(write, Flight)]
         if flights:
@@ -101,16 +107,14 @@ class OwnWrites:
             if not all(flight.seen for flight in flights):
                 return False
             writes = [*(write for write in writes if write not in flights), *part.pending.after(flights)]
-        for write in [write for write in writes if write.unknown]:
-            await self._find_out(part, resource, write)
-            writes = [*(other for other in writes if other is not write), *part.pending.after([write])]
-        for write in writes:
-            if write.doubtful:
-                # Only the server can tell whether the watch will ever show it.
-                self.live_reads += 1
-                if await self._live.get(resource, write.key, part.scope) is None:
-                    part.pending.drop(write)
-                write.doubtful = False
+        open_questions = [write for write in writes if write.unknown or write.doubtful]
+        if open_questions:
+            with anyio.CancelScope(deadline=deadline) as scope:
+                await self._find_out(part, resource, open_questions)
+            if scope.cancelled_caught:
+                return False
+            unknown = [write for write in open_questions if write.unknown]
+            writes = [*(write for write in writes if not write.unknown), *part.pending.after(unknown)]
         waited = await self._wait(writes, deadline, counted=waited)
         return all(write.seen for write in writes)
 
@@ -128,21 +132,27 @@ class OwnWrites:
             write.overdue = not write.seen
         return True
 
-    async def _find_out(self, part: Part, resource: Resource, write: PendingWrite) -> None:
-        """Ask the server what has become of a write without answer, and expect of the watch what it says (O-03)."""
+    async def _find_out(self, part: Part, resource: Resource, writes: Sequence[PendingWrite]) -> None:
+        """Ask the server about writes without answer (O-03), and whether the watch will ever show doubtful ones."""
+        named = [write for write in writes if not _is_nameless(write.key)]
+        if len(named) > MOST_GETS:
+            namespaces = {namespace_of(write.key) for write in writes}
+            found = await self._versions(part, resource, namespaces.pop() if len(namespaces) == 1 else "")
+            for write in writes:
+                _learn(part, write, found)
+            return
+        for write in named:
+            self.live_reads += 1
+            obj = await self._live.get(resource, write.key, part.scope)
+            _learn(part, write, {} if obj is None else {write.key: obj["metadata"]["resourceVersion"]})
+        for write in writes:
+            if _is_nameless(write.key):
+                _learn(part, write, await self._versions(part, resource, namespace_of(write.key)))
+
+    async def _versions(self, part: Part, resource: Resource, namespace: str) -> dict[str, str]:
         self.live_reads += 1
-        pending, key = part.pending, write.key
-        if key and not key.endswith("/"):
-            obj = await self._live.get(resource, key, part.scope)
-            if obj is not None:
-                pending.written(key, obj["metadata"]["resourceVersion"], part.version)
-            elif stored := part.stored_uid(key):
-                pending.deleted(key, stored, stored)
-        else:
-            # The name is not known, so everything newer than what the watch has shown may be it.
-            for obj in await self._live.metadata(resource, part.scope, key.rstrip("/")):
-                pending.written(key_of(obj), obj["metadata"]["resourceVersion"], part.version)
-        pending.drop(write)
+        objects = await self._live.metadata(resource, part.scope, namespace)
+        return {key_of(obj): obj["metadata"]["resourceVersion"] for obj in objects}
 
     async def get_live(self, part: Part, resource: Resource, key: str) -> RawObject | None:
         """Return the object as an up-to-date cache would have it."""
@@ -156,3 +166,27 @@ class OwnWrites:
         for part in parts:
             objects += await self._live.list(resource, part.scope, query.namespace)
         return query.choose(objects, store)
+
+
+def _is_nameless(key: str) -> bool:
+    return not key or key.endswith("/")
+
+
+def _learn(part: Part, write: PendingWrite, found: Mapping[str, str]) -> None:
+    """Expect of the watch what the server has: versions by keys, complete as far as the write is concerned."""
+    pending, key = part.pending, write.key
+    if write.doubtful:
+        write.doubtful = False
+        if key not in found:
+            pending.drop(write)
+        return
+    if _is_nameless(key):
+        # Everything newer than what the watch has shown may be it.
+        found = {other: version for other, version in found.items() if other.startswith(key)}
+        for other, version in found.items():
+            pending.written(other, version, part.version)
+    elif key in found:
+        pending.written(key, found[key], part.version)
+    elif stored := part.stored_uid(key):
+        pending.deleted(key, stored, stored)
+    pending.drop(write)

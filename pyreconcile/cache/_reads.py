@@ -77,12 +77,13 @@ class CacheReads:
             return await self.find_raw(kind, key)
         writes = part.pending.on(key) if part.pending else ()
         if writes:
-            shown = await self._own_writes.shown(part, kind.resource, writes)
+            own_writes = self._own_writes
+            shown = await own_writes.shown(part, kind.resource, writes, own_writes.deadline())
             if informer.stopped:  # its store is out of date for good
                 return await self.find_raw(kind, key)
             part = self._part(informer, namespace)  # it may have been removed meanwhile
             if not shown:
-                return await self._own_writes.get_live(part, kind.resource, key)
+                return await own_writes.get_live(part, kind.resource, key)
         raw = informer.store.get(key)
         if raw is None:
             _check_key(kind.resource, key)
@@ -163,14 +164,16 @@ class CacheReads:
         else:
             # A namespace that is being added joins them once it is in.
             parts = tuple(part for part in informer.parts if part.synced)
+        own_writes, deadline = self._own_writes, 0.0
         for part in parts:
             writes = part.pending.all(query.namespace) if part.pending else ()
             if writes:
-                shown = await self._own_writes.shown(part, kind.resource, writes)
+                deadline = deadline or own_writes.deadline()
+                shown = await own_writes.shown(part, kind.resource, writes, deadline)
                 if informer.stopped:
                     return await self._select(kind, query)
                 if not shown:
-                    return await self._own_writes.list_live(parts, kind.resource, query, informer.store)
+                    return await own_writes.list_live(parts, kind.resource, query, informer.store)
         return query.run(informer.store)
 
     def _typed(self, kind: type[T], raw: RawObject, copy: bool | None) -> T:

@@ -122,6 +122,7 @@ class FakeServer:
         self.oldest = 0
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.failure: ApiError | None = None
+        self.answer_after = 0.0
         self.held = False
         self.open_streams = 0
         self._generation = 0
@@ -189,7 +190,7 @@ class FakeServer:
     ) -> bytes:
         query = dict(query or {})
         self.requests.append((path, query))
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.answer_after)
         if self.failure is not None:
             raise self.failure
         namespace, name = _parts(path)

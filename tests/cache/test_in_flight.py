@@ -315,6 +315,74 @@ class TestUnknown:
             server.failure = None
             assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/a"]
 
+    async def test_ry_7_questions_to_a_slow_server_count_to_the_bound(self, fake_server: Any, cached: Any):
+        server = fake_server()
+        async with cached(server, by_kind={ConfigMap: KindOptions(labels="mine=yes")}) as cache:
+            await cache.list(ConfigMap)
+            server.hold()
+            server.answer_after = 2
+            for name in "abc":
+                cache.end(cache.begin(RESOURCE, f"n/{name}"), unknown=True)
+            cache.written(RESOURCE, "n/d", server.put("n/d", labels={"mine": "yes"})["metadata"]["resourceVersion"])
+            before = anyio.current_time()
+            assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/d"]
+            assert anyio.current_time() - before == pytest.approx(5 + 2, abs=0.01)
+            # What was not answered is asked again.
+            server.answer_after = 0
+            server.release()
+            assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/d"]
+            assert not cache.informer(ConfigMap).parts[0].pending
+
+    @pytest.mark.parametrize("others", [(), ("m/",)])
+    async def test_ry_7_many_questions_are_asked_by_one_list(self, fake_server: Any, cached: Any, others: tuple[str]):
+        server = fake_server()
+        server.put("n/gone", labels={"mine": "yes"})
+        async with cached(server, by_kind={ConfigMap: KindOptions(labels="mine=yes")}) as cache:
+            await cache.list(ConfigMap)
+            server.hold()
+            for key in ("n/done", "n/not", "n/gone", *others):
+                cache.end(cache.begin(RESOURCE, key), unknown=True)
+            server.put("n/done", labels={"mine": "yes"})
+            server.put("m/x", labels={"mine": "yes"})
+            server.delete("n/gone")
+            for name, labels in (("mine", {"mine": "yes"}), ("other", None)):
+                obj = server.put(f"n/{name}", labels=labels)
+                cache.written(RESOURCE, f"n/{name}", obj["metadata"]["resourceVersion"])
+            requests, live = len(server.requests), cache.live_reads
+
+            async def release() -> None:
+                await anyio.sleep(2)
+                [(path, query)] = server.requests[requests:]
+                assert (path.endswith("/n/configmaps"), query["labelSelector"]) == (not others, "mine=yes")
+                pending = {write.key for write in cache.informer(ConfigMap).parts[0].pending.all()}
+                assert pending == {"n/done", "n/gone", "n/mine", *(["m/x"] if others else [])}
+                server.release()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(release)
+                assert [obj.key for obj in await cache.list(ConfigMap)] == ["m/x", "n/done", "n/mine"]
+            assert cache.live_reads == live + 1
+
+    async def test_ry_7_a_list_over_namespaces_has_one_bound(self, fake_server: Any, cached: Any):
+        server = fake_server()
+        async with cached(server, namespaces=("m", "n")) as cache:
+            await cache.list(ConfigMap)
+            server.hold()
+            server.put("m/a")
+            obj = server.put("n/a")
+            cache.written(RESOURCE, "n/a", obj["metadata"]["resourceVersion"])
+            write = cache.begin(RESOURCE, "m/a")
+
+            async def end() -> None:
+                await anyio.sleep(3)
+                cache.end(write)
+
+            before = anyio.current_time()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(end)
+                assert [obj.key for obj in await cache.list(ConfigMap)] == ["m/a", "n/a"]
+            assert anyio.current_time() - before == pytest.approx(5, abs=0.01)
+
     async def test_o_03_a_write_before_the_kind_is_watched_makes_the_first_list_a_consistent_one(
         self, fake_server: Any, cached: Any
     ):
