@@ -33,8 +33,10 @@ class ApiError(Exception):
         code: the HTTP code; 0 when there was no answer.
         details: ``Status.details`` as parsed JSON.
         retry_after: seconds that the server asks to wait before another try; None when it named none.
+        unsent: nothing of the request was sent, so the server has not done it.
     """
 
+    unsent: bool = False
     default_reason: ClassVar[str] = ""
     default_code: ClassVar[int] = 0
 
@@ -185,9 +187,10 @@ class ConnectionLostError(ApiError):
         refused: nothing listens at the server's address; nothing was sent.
     """
 
-    def __init__(self, message: str = "", *, refused: bool = False) -> None:
+    def __init__(self, message: str = "", *, refused: bool = False, unsent: bool = False) -> None:
         super().__init__(message, reason="", code=0)
         self.refused = refused
+        self.unsent = refused or unsent
 
 
 _BY_REASON: Mapping[str, type[ApiError]] = {
@@ -273,13 +276,13 @@ def error_from_answer(code: int, body: bytes, *, retry_after: float | None = Non
 def may_be_done(error: BaseException) -> bool:
     """Tell whether the server may have done what was asked although the request ended with this error.
 
-    So it is when no answer came, when the request was cancelled, and when the server, or a proxy before it, failed
-    beyond admission.
+    So it is when no answer came to what was sent, when the request was cancelled, and when the server, or a proxy
+    before it, failed beyond admission.
     """
     if not isinstance(error, ApiError):
         return not isinstance(error, Exception)
-    if isinstance(error, ConnectionLostError):
-        return not error.refused
+    if error.unsent:
+        return False
     return error.code == 0 or (error.code >= 500 and "failed calling webhook" not in error.message)
 
 

@@ -22,11 +22,17 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class LostError(Exception):
-    """The connection ended in the middle of an exchange; ``answered`` tells whether a part of the answer had come."""
+    """The connection ended in the middle of an exchange.
 
-    def __init__(self, text: str, *, answered: bool) -> None:
+    Attributes:
+        answered: whether a part of the answer had come.
+        sent: whether anything of the request was sent.
+    """
+
+    def __init__(self, text: str, *, answered: bool, sent: bool = True) -> None:
         super().__init__(text)
         self.answered = answered
+        self.sent = sent
 
 
 class SilentError(Exception):
@@ -148,7 +154,7 @@ class HTTPConnection(asyncio.Protocol):
     def _begin(self, request: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
-            raise LostError("the connection was closed", answered=False)
+            raise LostError("the connection was closed", answered=False, sent=False)
         self._status = 0
         self._headers = []
         self._chunks = []

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import errno
 import ipaddress
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,11 +28,19 @@ class UnansweredError(ConnectionLostError):
 
 
 class ConnectError(Exception):
-    """No connection could be made."""
+    """No connection could be made.
+
+    Attributes:
+        refused: nothing listens there.
+        late: not within its time.
+        sent: the request was sent before, over a connection that was lost.
+    """
 
     def __init__(self, error: OSError | LostError) -> None:
         super().__init__(str(error) or type(error).__name__)
         self.refused = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
+        self.late = isinstance(error, TimeoutError)
+        self.sent = False
 
 
 class ServerSettings(Protocol):
@@ -106,16 +115,22 @@ class Connections:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit
+        lost: LostError | None = None
         while True:
             connection = self._take(loop)
             if connection is None:
-                async with asyncio.timeout_at(deadline):
-                    connection = await self._connect(loop)
+                try:
+                    connection = await self._connect(loop, deadline)
+                except ConnectError as error:
+                    error.sent = lost is not None
+                    raise
             if guard is not None:
                 try:
                     guard()
-                except BaseException:
+                except BaseException as refusal:
                     self._keep(connection, loop)
+                    if lost is not None:  # what became of the first sending is the graver news
+                        raise lost from refusal
                     raise
             connection.deadline = deadline
             if self._sweep is None or deadline < self._sweep.when():
@@ -123,9 +138,12 @@ class Connections:
             try:
                 answer = await connection.exchange(request)
             except LostError as error:
-                if connection.used and idempotent and not error.answered and not self._closed:
-                    continue
-                raise
+                again = (idempotent and not error.answered) or not error.sent
+                if not (connection.used and again) or self._closed:
+                    raise
+                if error.sent:
+                    lost = error
+                continue
             self._keep(connection, loop)
             return answer
 
@@ -141,8 +159,7 @@ class Connections:
             ConnectError, LostError, TimeoutError: by what went wrong.
         """
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(min(limit, _CONNECT_LIMIT)):
-            connection = await self._connect(loop)
+        connection = await self._connect(loop, loop.time() + limit)
         stream = None
         try:
             async with asyncio.timeout(limit):
@@ -216,14 +233,14 @@ class Connections:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> HTTPConnection:
+    async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> HTTPConnection:
         if self._closed:
             raise RuntimeError("the connection to the API server is closed")
+        deadline = min(deadline, loop.time() + _CONNECT_LIMIT)
         try:
-            connection = await self._open_connection(loop)
+            async with asyncio.timeout_at(deadline):
+                connection = await self._open_connection(loop, deadline)
         except (OSError, LostError) as error:
-            if isinstance(error, TimeoutError):
-                raise
             raise ConnectError(error) from error
         if self._closed:
             connection.abort()
@@ -232,30 +249,39 @@ class Connections:
             self._open.add(connection)
         return connection
 
-    async def _open_connection(self, loop: asyncio.AbstractEventLoop) -> HTTPConnection:
+    async def _open_connection(self, loop: asyncio.AbstractEventLoop, deadline: float) -> HTTPConnection:
         if self._proxy is None:
-            return await self._dial(loop, self._url, self._tls, self._settings.tls_server_name)
+            return await self._dial(loop, self._url, self._tls, self._settings.tls_server_name, deadline)
         proxy = self._proxy
         tls = ssl.create_default_context() if proxy.scheme == "https" else None
-        connection = await self._dial(loop, proxy, tls, None)
+        connection = await self._dial(loop, proxy, tls, None, deadline)
         if self._tls is None:
             return connection
         return await self._tunnel(loop, connection)
 
     async def _dial(
-        self, loop: asyncio.AbstractEventLoop, url: SplitResult, tls: ssl.SSLContext | None, name: str | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        url: SplitResult,
+        tls: ssl.SSLContext | None,
+        name: str | None,
+        deadline: float,
     ) -> HTTPConnection:
         host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
         failure: OSError | None = None
-        for address in await self._addresses(loop, host, port):
+        addresses = await self._addresses(loop, host, port)
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            now = loop.time()
             try:
-                _, connection = await loop.create_connection(
-                    lambda: HTTPConnection(loop, self._lost),
-                    address,
-                    port,
-                    ssl=tls,
-                    server_hostname=(name or host) if tls is not None else None,
-                )
+                # Each has an even share of the time left, lest the first that is silent have all of it.
+                async with asyncio.timeout_at(now + (deadline - now) / left):
+                    _, connection = await loop.create_connection(
+                        lambda: HTTPConnection(loop, self._lost),
+                        address,
+                        port,
+                        ssl=tls,
+                        server_hostname=(name or host) if tls is not None else None,
+                    )
             except OSError as error:
                 failure = error
             else:
@@ -267,7 +293,7 @@ class Connections:
             ipaddress.ip_address(host)
         except ValueError:
             began = loop.time()
-            found = await loop.getaddrinfo(host, port, type=1)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             if self._resolved is not None:
                 self._resolved(host, loop.time() - began)
             return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -328,7 +354,11 @@ def connection_error(error: Exception, what: str, host: str) -> ConnectionLostEr
     """Return the error for a request that failed with a `ConnectError` or a `LostError`."""
     if isinstance(error, ConnectError):
         reason = "connection refused" if error.refused else str(error)
-        return ConnectionLostError(f"{what}: cannot connect to {host}: {reason}", refused=error.refused)
+        text = f"{what}: cannot connect to {host}: {reason}"
+        failure = ConnectionLostError(text, refused=error.refused)
+        failure.unsent = not error.sent
+        return failure
     if isinstance(error, LostError) and not error.answered:
-        return UnansweredError(f"{what}: the connection to {host} was lost before an answer came: {error}")
+        text = f"{what}: the connection to {host} was lost before an answer came: {error}"
+        return UnansweredError(text, unsent=not error.sent)
     return ConnectionLostError(f"{what}: the answer of {host} broke off: {error}")

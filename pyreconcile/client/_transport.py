@@ -142,6 +142,7 @@ class Transport:
         deadline = monotonic() + limit
         tries, renewed = 0, False
         failure: ApiError
+        unanswered: ApiError | None = None
         while True:
             loads = self._credentials.loads if self._credentials else 0
             login = await self._authorize() if self._has_token else b""
@@ -149,9 +150,17 @@ class Transport:
                 answer = await self._exchange(method, target, head + login, body, limit, idempotent=again, guard=guard)
             except ApiError as error:
                 self._count("<error>", method)
+                if unanswered is not None:
+                    error.unsent = False
                 if not (again and isinstance(error, UnansweredError)) or self._connections.closed:
                     raise
                 failure, wait = error, _LOST_WAIT
+                if not error.unsent:
+                    unanswered = error
+            except Exception as refusal:
+                if unanswered is not None:  # what became of the earlier try is the graver news
+                    raise unanswered from refusal
+                raise
             else:
                 code = answer.status
                 self._count(str(code), method)
@@ -259,7 +268,9 @@ class Transport:
                 await self._slots.acquire()
         except TimeoutError as error:
             path = target.partition("?")[0]
-            raise RequestTimeoutError(f"{method} {path}: not sent within {limit:g} s", code=0) from error
+            late = RequestTimeoutError(f"{method} {path}: not sent within {limit:g} s", code=0)
+            late.unsent = True
+            raise late from error
 
     async def _authorize(self) -> bytes:
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
@@ -302,6 +313,10 @@ class Transport:
     # -- outcomes --------------------------------------------------------------------------------------------------
 
     def _failure(self, error: Exception, what: str, limit: float) -> ApiError:
+        if isinstance(error, ConnectError) and error.late:
+            late = RequestTimeoutError(f"{what}: no connection to {self._host} in time", code=0)
+            late.unsent = not error.sent
+            return late
         if isinstance(error, TimeoutError):
             return RequestTimeoutError(f"{what}: no answer from {self._host} within {limit:g} s", code=0)
         return connection_error(error, what, self._host)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import gc
 import gzip
+import socket
+import ssl
 
 import anyio
 import pytest
 import structlog
 from kubernetes_asyncio.client import Configuration
 
-from pyreconcile.client import ConnectionLostError, connect
+from pyreconcile.client import ConnectionLostError, RequestTimeoutError, connect
+from pyreconcile.client._errors import may_be_done
 from pyreconcile.client._http import HTTPConnection, LostError
 from pyreconcile.client._pool import Connections
 
@@ -135,8 +139,9 @@ async def test_le_11_the_guard_is_called_before_a_replay_too(serve_bytes):
         if not allowed.pop(0):
             raise PermissionError("not the leader")
 
-    with pytest.raises(PermissionError):
+    with pytest.raises(LostError) as caught:  # the server may have done it
         await pool.exchange(GET, 5, idempotent=True, guard=guard)
+    assert isinstance(caught.value.__cause__, PermissionError)
     assert (len(seen), allowed) == (2, [])
     assert len(pool._idle) == 1  # the connection made for the replay stays for others
     await pool.aclose()
@@ -265,6 +270,7 @@ async def test_a_proxy_that_refuses_is_named_with_its_status(serve_bytes, certif
         with pytest.raises(ConnectionLostError, match=r"answered 403 to CONNECT server\.test:6443") as caught:
             await client.transport.request("POST", "/x")
     assert "secret" not in str(caught.value)
+    assert not may_be_done(caught.value)
 
 
 async def test_a_proxy_carries_plain_http_as_it_is(serve_bytes):
@@ -282,3 +288,84 @@ async def test_a_proxy_carries_plain_http_as_it_is(serve_bytes):
     lines = heads[0].splitlines()
     assert lines[:2] == ["GET http://server.test:8080/x?a=b HTTP/1.1", "Host: server.test:8080"]
     assert "Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
+
+
+NEVER_SENT = [
+    socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+    OSError(errno.EHOSTUNREACH, "No route to host"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
+    ssl.SSLCertVerificationError(1, "certificate verify failed"),
+    None,  # no connection within the request's time
+]
+
+
+@pytest.mark.rules("RY-5")
+@pytest.mark.parametrize("failure", NEVER_SENT, ids=str)
+async def test_ry_5_a_write_that_was_never_sent_is_not_done(monkeypatch, failure):
+    async def dial(*args, **options):
+        if failure is None:
+            await asyncio.sleep(60)
+        raise failure
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", dial)
+    async with client_at(1) as client:
+        with pytest.raises((ConnectionLostError, RequestTimeoutError)) as caught:
+            await client.transport.request("POST", "/x", timeout=0.05)
+    assert caught.value.unsent
+    assert not may_be_done(caught.value)
+    assert isinstance(caught.value, RequestTimeoutError) is (failure is None or isinstance(failure, TimeoutError))
+
+
+async def test_a_certificate_for_another_name_is_a_typed_error(serve_bytes, certificate):
+    shown = certificate(host="other.test")
+    settings = Configuration(host=f"https://127.0.0.1:{await serve_bytes(saying(sized(b'1')), tls=shown.server())}")
+    settings.ssl_ca_cert = shown.path
+    async with connect(configuration=settings) as client:
+        with pytest.raises(ConnectionLostError, match=r"cannot connect to 127.* certificate") as caught:
+            await client.transport.request("POST", "/x")
+    assert not may_be_done(caught.value)
+    settings.tls_server_name = "other.test"
+    async with connect(configuration=settings) as client:
+        assert await client.transport.request("POST", "/x") == b"1"
+
+
+@pytest.mark.rules("RY-5")
+async def test_ry_5_a_write_that_was_cut_and_then_not_sent_again_may_be_done(serve_bytes, monkeypatch):
+    loop = asyncio.get_running_loop()
+
+    async def dial(*args, **options):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    async def handle(reader, writer):
+        await head_of(reader)
+        writer.write(sized(b"1"))
+        await head_of(reader)
+        monkeypatch.setattr(loop, "create_connection", dial)
+
+    async with client_at(await serve_bytes(handle)) as client:
+        await client.transport.request("GET", "/x")
+        with pytest.raises(ConnectionLostError) as caught:
+            await client.transport.request("PATCH", "/x", idempotent=True)
+    assert caught.value.refused
+    assert may_be_done(caught.value)
+
+
+async def test_each_address_of_a_name_has_its_share_of_the_time(serve_bytes, monkeypatch):
+    loop = asyncio.get_running_loop()
+    port, tried, real = await serve_bytes(saying(sized(b"1"))), [], loop.create_connection
+
+    async def look_up(host, port, **options):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (9, 8, 1)]
+
+    async def dial(factory, address, port, **options):
+        tried.append(address)
+        if address != "127.0.0.1":
+            await asyncio.sleep(60)
+        return await real(factory, address, port, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", look_up)
+    monkeypatch.setattr(loop, "create_connection", dial)
+    async with connect(configuration=Configuration(host=f"http://server.test:{port}")) as client:
+        assert await client.transport.request("GET", "/x", timeout=0.6) == b"1"
+    assert tried == ["127.0.0.9", "127.0.0.8", "127.0.0.1"]

@@ -206,8 +206,9 @@ async def test_requests_beyond_the_limit_wait_and_time_out(client_of):
         with anyio.fail_after(5):
             while running < 2:
                 await asyncio.sleep(0.01)
-        with pytest.raises(RequestTimeoutError, match="not sent"):
+        with pytest.raises(RequestTimeoutError, match="not sent") as caught:
             await client.transport.request("GET", "/api", timeout=0.1)
+        assert caught.value.unsent
         release.set()
     assert [task.result().metadata.name for task in tasks] == ["x", "x"]
 
