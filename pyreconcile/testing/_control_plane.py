@@ -249,7 +249,8 @@ class ControlPlane:
     ) -> list[CustomResourceDefinition]:
         """Create or update the CRDs of files, and wait until discovery lists every version that they serve (TE-5).
 
-        Documents of other kinds are passed over. For CRDs that are made from models, see `pyreconcile.crd`. On
+        Documents of other kinds are passed over. A CRD that is there already, as in an existing cluster, is changed for
+        good. For CRDs that are made from models, see `pyreconcile.crd`. On
         cancellation, what was applied stays.
 
         Args:
@@ -276,7 +277,8 @@ class ControlPlane:
         """Have the API server ask ``server`` as the webhook configurations of files say, while a block runs (TE-5).
 
         Each webhook keeps its path; where it is dialled and the CA become the server's. Configurations are created or
-        updated, and deleted at the end of the block, also when it is cancelled. The API server begins and ends to ask
+        updated. At the end of the block, also when it is cancelled, they are deleted, and those that were there before
+        are as they were; only a process that is killed leaves them. The API server begins and ends to ask
         within a second, so wait for the first effect with `eventually`.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from pyreconcile.api.admissionregistration_v1 import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from pyreconcile.api.apiextensions_v1 import CustomResourceConversion, CustomResourceDefinition
-from pyreconcile.client import connect
+from pyreconcile.client import AlreadyExistsError, Client, ConflictError, connect
 from pyreconcile.crd import CRDNotServedError, wait_until_served
 from pyreconcile.webhook import WebhookServer, client_config, conversion_config, install
 
@@ -24,11 +24,13 @@ __all__ = ["applied_webhooks", "apply_crds"]
 
 _CRD_VERSION = "apiextensions.k8s.io/v1"
 _WEBHOOK_VERSION = "admissionregistration.k8s.io/v1"
-_WEBHOOK_KINDS: dict[str, type[MutatingWebhookConfiguration | ValidatingWebhookConfiguration]] = {
+_Configuration: TypeAlias = MutatingWebhookConfiguration | ValidatingWebhookConfiguration
+_WEBHOOK_KINDS: dict[str, type[_Configuration]] = {
     "MutatingWebhookConfiguration": MutatingWebhookConfiguration,
     "ValidatingWebhookConfiguration": ValidatingWebhookConfiguration,
 }
 _DELETE_SECONDS = 10.0
+_CONFLICT_PAUSE = 0.1
 
 
 async def _read(paths: Iterable[Path | str], api_version: str, *kinds: str) -> list[Manifest]:
@@ -77,19 +79,42 @@ async def applied_webhooks(
     manifests = await _read(paths, _WEBHOOK_VERSION, *_WEBHOOK_KINDS)
     for manifest in manifests:
         _point_at(manifest, server, _local(server, base_url))
-    applied = []
+    applied: list[tuple[Manifest, _Configuration | None]] = []
     try:
         async with connect(kubeconfig=kubeconfig) as client:
             for manifest in manifests:
-                applied.append(manifest)  # before, as a request that is cut short may have been carried out
+                former = await client.find(_WEBHOOK_KINDS[manifest.raw["kind"]], manifest.name)
+                # Before, as a request that is cut short may have been carried out.
+                applied.append((manifest, former))
                 with manifest.named_in_errors():
                     await install(client, [manifest.raw])
         yield
     finally:
         with anyio.move_on_after(_DELETE_SECONDS, shield=True):
             async with connect(kubeconfig=kubeconfig) as client:
-                for manifest in applied:
-                    await client.delete(_WEBHOOK_KINDS[manifest.raw["kind"]], manifest.name, missing_ok=True)
+                for manifest, former in applied:
+                    if former is None:
+                        await client.delete(_WEBHOOK_KINDS[manifest.raw["kind"]], manifest.name, missing_ok=True)
+                    else:
+                        await _put_back(client, former)
+
+
+async def _put_back(client: Client, former: _Configuration) -> None:
+    """Have a configuration as it was, which may be one that a real webhook needs."""
+    while True:
+        current = await client.find(type(former), former.metadata.name)
+        raw = former.to_dict()
+        for field in ("managedFields", "resourceVersion", "uid", "generation", "creationTimestamp"):
+            raw["metadata"].pop(field, None)
+        if current is not None:
+            raw["metadata"]["resourceVersion"] = current.metadata.resource_version
+        again = type(former).from_dict(raw)
+        try:
+            await (client.create(again) if current is None else client.update(again))
+        except (AlreadyExistsError, ConflictError):
+            await anyio.sleep(_CONFLICT_PAUSE)
+        else:
+            return
 
 
 def _point_at(manifest: Manifest, server: WebhookServer, base_url: str) -> None:

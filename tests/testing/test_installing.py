@@ -241,10 +241,12 @@ async def test_te_5_webhook_configurations_point_at_the_tests_own_server(
             assert where["url"] == f"https://127.0.0.1:{server.port}/check"
             assert "service" not in where
             assert b64decode(where["caBundle"]) == server.ca_bundle
-            # Configurations that are there are updated.
+            # Configurations that are there are updated, and later as they were.
             async with control_plane.webhooks(file, server=server, base_url="https://localhost:1"):
-                found = await client.get(ValidatingWebhookConfiguration, f"v-{namespace}")
-                assert found.webhooks[0].client_config.url == "https://localhost:1/check"
+                changed = await client.get(ValidatingWebhookConfiguration, f"v-{namespace}")
+                assert changed.webhooks[0].client_config.url == "https://localhost:1/check"
+            restored = await client.get(ValidatingWebhookConfiguration, f"v-{namespace}")
+            assert restored.to_dict()["webhooks"] == found.to_dict()["webhooks"]
         assert await client.find(ValidatingWebhookConfiguration, f"v-{namespace}") is None
         assert await client.find(MutatingWebhookConfiguration, f"m-{namespace}") is None
 
@@ -268,6 +270,29 @@ async def test_te_5_webhook_configurations_are_deleted_after_a_failure_too(contr
                 scope.cancel()
                 await anyio.sleep_forever()
         assert await client.find(MutatingWebhookConfiguration, f"m-{namespace}") is None
+
+
+@pytest.mark.rules("TE-5")
+async def test_te_5_a_configuration_of_somebody_else_is_put_back(control_plane, client, namespace, tmp_path):
+    file = tmp_path / "manifests.yaml"
+    file.write_text(yaml.safe_dump_all(configurations(namespace)))
+    _, _, real = configurations(namespace)
+    real["metadata"]["labels"] = {"real": "yes"}
+    real["webhooks"][0] |= {"failurePolicy": "Ignore", "name": "real.files.example.dev"}
+    before = await client.create(ValidatingWebhookConfiguration.from_dict(real))
+    try:
+        async with serving() as server:
+            server.add_validator(ConfigMap, Small(), path="/check")
+            server.add_defaulter(ConfigMap, fill_in, path="/fill")
+            async with control_plane.webhooks(file, server=server):
+                during = await client.get(ValidatingWebhookConfiguration, f"v-{namespace}")
+                assert "vconfig.files.example.dev" in [webhook.name for webhook in during.webhooks]
+        after = await client.get(ValidatingWebhookConfiguration, f"v-{namespace}")
+        assert after.to_dict()["webhooks"] == before.to_dict()["webhooks"]
+        assert (after.metadata.uid, after.metadata.labels) == (before.metadata.uid, before.metadata.labels)
+        assert await client.find(MutatingWebhookConfiguration, f"m-{namespace}") is None
+    finally:
+        await client.delete(ValidatingWebhookConfiguration, f"v-{namespace}", missing_ok=True)
 
 
 @pytest.mark.parametrize(
