@@ -18,6 +18,7 @@ from pyreconcile.client import (
     BadRequestError,
     ConflictError,
     ExpiredError,
+    InternalServerError,
     MergePatch,
     MethodNotAllowedError,
     NotFoundError,
@@ -198,6 +199,38 @@ async def test_objects_can_be_added_while_others_watch():
             event = await anext(events)
         assert (event.type, event.object.metadata.name) == ("ADDED", "b")
         assert event.object.metadata.resource_version == "1000"
+
+
+@pytest.mark.rules("TE-10")
+async def test_te_10_an_object_that_is_added_after_the_history_was_forgotten_is_seen_by_a_watch():
+    client = fake_client(config_map("a"))
+    listed = await client.create(config_map("b"))
+    client.server.compact()
+    client.server.add(config_map("c"))
+    events = client.watch(ConfigMap, resource_version=listed.metadata.resource_version)
+    async with aclosing(events):
+        with anyio.fail_after(5):
+            event = await anext(events)
+    assert (event.type, event.object.metadata.name) == ("ADDED", "c")
+
+
+@pytest.mark.rules("TE-10")
+async def test_te_10_a_refused_eviction_uses_up_no_budget():
+    budgets = [
+        PodDisruptionBudget(
+            metadata={"name": name, "namespace": "n"},
+            spec={"selector": {"matchLabels": {"app": "x"}}},
+            status={"disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2},
+        )
+        for name in ("a", "b")
+    ]
+    client = fake_client(*budgets, pod("p", app="x"))
+    with pytest.raises(InternalServerError, match="more than one PodDisruptionBudget"):
+        await client.subresource(Pod, "n/p", "eviction", Eviction).create(
+            Eviction(metadata={"name": "p", "namespace": "n"})
+        )
+    assert [budget.status.disruptions_allowed for budget in await client.list(PodDisruptionBudget)] == [1, 1]
+    assert await client.find(Pod, "n/p")
 
 
 async def test_time_and_chance_can_be_given():

@@ -20,6 +20,7 @@ from pyreconcile.client import (
     ApiError,
     BadRequestError,
     ConflictError,
+    InternalServerError,
     InvalidError,
     JsonPatch,
     MergePatch,
@@ -566,6 +567,14 @@ async def test_te_10_eviction_keeps_to_budgets(api):
     assert not (await api.client.get(Pod, f"{api.namespace}/kept")).metadata.deletion_timestamp
     with pytest.raises(NotFoundError):
         await evict("none")
+    await api.client.create(
+        PodDisruptionBudget(
+            metadata={"name": "second", "namespace": api.namespace},
+            spec={"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
+        )
+    )
+    with pytest.raises(InternalServerError, match="more than one PodDisruptionBudget"):
+        await evict("kept")
 
 
 async def test_te_10_tokens_of_a_service_account(api):

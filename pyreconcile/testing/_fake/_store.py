@@ -80,6 +80,7 @@ class Store:
         self._tables: dict[Table, dict[str, RawObject]] = {}
         self._history: dict[Table, list[Event]] = {}
         self._followers: dict[Table, list[Follower]] = {}
+        self._written = False  # the history may have been forgotten
 
     def get(self, table: Table, key: str) -> RawObject | None:
         """Return an object, or None."""
@@ -92,7 +93,7 @@ class Store:
 
     def load(self, table: Table, obj: RawObject, version: int) -> None:
         """Put an object that was there before the first write; once there was one, it is written now."""
-        if self._history or any(self._followers.values()):
+        if self._written or any(self._followers.values()):
             self.write(table, obj)
             return
         self.version = self.oldest = max(self.version, version)
@@ -137,6 +138,7 @@ class Store:
         return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
 
     def _record(self, table: Table, change: str, old: RawObject | None, new: RawObject) -> None:
+        self._written = True
         event = Event(self.version, change, old, new)
         self._history.setdefault(table, []).append(event)
         for follower in self._followers.get(table, ()):

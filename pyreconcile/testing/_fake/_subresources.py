@@ -11,7 +11,7 @@ import orjson
 
 from pyreconcile.api import RawObject, copy_json
 from pyreconcile.api.selectors import LabelSelector
-from pyreconcile.client import BadRequestError, TooManyRequestsError
+from pyreconcile.client import BadRequestError, InternalServerError, TooManyRequestsError
 from pyreconcile.testing._fake._kinds import Served
 from pyreconcile.testing._fake._store import Store, key_of
 from pyreconcile.testing._fake._writes import Request, Writes
@@ -98,14 +98,18 @@ def evict(store: Store, writes: Writes, pods: Served, key: str, body: RawObject,
     controller that would.
 
     Raises:
-        TooManyRequestsError: a budget allows no disruption.
+        TooManyRequestsError: the budget allows no disruption.
+        InternalServerError: more than one budget names the pod.
     """
     pod = writes.stored(pods, key)
-    labels, namespace = pod["metadata"].get("labels") or {}, pod["metadata"].get("namespace", "")
-    for budget in store.objects(_BUDGETS, namespace):
-        selector = LabelSelector.from_dict((budget.get("spec") or {}).get("selector"))
-        if selector is None or not selector.matches(labels):
-            continue
+    budgets = _budgets_of(store, pod)
+    if len(budgets) > 1:
+        # As the API server does (pkg/registry/core/pod/storage/eviction.go).
+        raise InternalServerError(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            reason="",
+        )
+    for budget in budgets:
         allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
         if allowed < 1:
             name = budget["metadata"]["name"]
@@ -117,6 +121,16 @@ def evict(store: Store, writes: Writes, pods: Served, key: str, body: RawObject,
             store.write(_BUDGETS, {**budget, "status": {**budget["status"], "disruptionsAllowed": allowed - 1}})
     writes.delete(pods, key_of(pod), body.get("deleteOptions") or {}, request)
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+def _budgets_of(store: Store, pod: RawObject) -> list[RawObject]:
+    labels = pod["metadata"].get("labels") or {}
+    budgets = []
+    for budget in store.objects(_BUDGETS, pod["metadata"].get("namespace", "")):
+        selector = LabelSelector.from_dict((budget.get("spec") or {}).get("selector"))
+        if selector is not None and selector.matches(labels):
+            budgets.append(budget)
+    return budgets
 
 
 def token(account: RawObject, body: RawObject, now: Callable[[], datetime]) -> RawObject:
