@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import anyio
 from pyreconcile.api import RawObject, Resource
 from pyreconcile.cache._consistency import Flight, PendingWrite, PendingWrites
 from pyreconcile.cache._informer import Informer, Part
-from pyreconcile.cache._live import LiveReader
+from pyreconcile.cache._live import LiveReader, SharedLists
 from pyreconcile.cache._query import Query
 from pyreconcile.cache._store import Store, key_of, namespace_of
 from pyreconcile.cache._versions import newer
@@ -45,6 +46,7 @@ class OwnWrites:
         self, live: LiveReader, timeout: float, informers: Callable[[Resource], Sequence[Informer[Any]]]
     ) -> None:
         self._live = live
+        self._shared = SharedLists()
         self._timeout = timeout
         self._informers = informers
         self._newest: dict[Resource, str] = {}
@@ -160,11 +162,15 @@ class OwnWrites:
         return await self._live.get(resource, key, part.scope)
 
     async def list_live(self, parts: Sequence[Part], resource: Resource, query: Query, store: Store) -> list[RawObject]:
-        """Return the matching objects as an up-to-date cache would have them; ``store`` has the indexes."""
+        """Return the matching objects as an up-to-date cache would have them; ``store`` has the indexes.
+
+        Readers that come while a list runs share the next one: they are many when a watch is behind.
+        """
         self.live_reads += 1
         objects: list[RawObject] = []
         for part in parts:
-            objects += await self._live.list(resource, part.scope, query.namespace)
+            fetch = partial(self._live.list, resource, part.scope, query.namespace)
+            objects += await self._shared.list((part, query.namespace), fetch)
         return query.choose(objects, store)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -198,6 +199,62 @@ class TestInFlight:
             assert raw.keys() == {"apiVersion", "kind", "metadata"}
             assert "labels" not in raw["metadata"]
             assert (await cache.list_raw(kind)) == [raw]
+
+    async def test_ry_7_live_lists_at_the_same_time_are_joined_and_begin_after_their_readers(
+        self, fake_server: Any, cached: Any
+    ):
+        server = fake_server()
+        async with cached(server) as cache:
+            await cache.list(ConfigMap)
+            server.hold()
+            write = cache.begin(RESOURCE, "n/a")
+            await cache.list(ConfigMap)  # in vain, so from now on nobody waits
+            server.answer_after = 1
+            requests, began = len(server.requests), anyio.current_time()
+            took: list[float] = []
+
+            async def read(after: float, *, given_up_at: float = 100) -> None:
+                await anyio.sleep(after)
+                with anyio.move_on_after(given_up_at - after):
+                    expected = len(server.objects)
+                    assert len(await cache.list(ConfigMap)) >= expected
+                    took.append(anyio.current_time() - began)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, 0)
+                await anyio.sleep(0.1)
+                server.put("n/a")
+                # Two of them give up, one of which was about to list for all.
+                for given_up_at in (0.5, 1.4, 100, 100, 100):
+                    tasks.start_soon(partial(read, 0, given_up_at=given_up_at))
+                    await anyio.sleep(0.01)
+            assert took == pytest.approx([1, 2.51, 2.51, 2.51])
+            assert len(server.requests) == requests + 3
+            cache.end(write)
+
+    async def test_ry_7_a_live_list_that_fails_fails_for_all_it_was_made_for(self, fake_server: Any, cached: Any):
+        server = fake_server()
+        async with cached(server) as cache:
+            await cache.list(ConfigMap)
+            server.hold()
+            write = cache.begin(RESOURCE, "n/a")
+            await cache.list(ConfigMap)
+            server.answer_after, server.failure = 1, ServiceUnavailableError("down")
+            errors: list[float] = []
+
+            async def read() -> None:
+                with pytest.raises(ServiceUnavailableError):
+                    await cache.list(ConfigMap)
+                errors.append(anyio.current_time() - began)
+
+            began = anyio.current_time()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(read)
+            assert errors == pytest.approx([1] * 4)
+            server.failure = None
+            assert await cache.list(ConfigMap) == []
+            cache.end(write)
 
 
 @pytest.mark.looptime
