@@ -76,6 +76,7 @@ class HTTPConnection(asyncio.Protocol):
 
     Attributes:
         deadline: loop time at which the pool ends the exchange in hand.
+        generation: which of the pool's client certificates it was made with.
         idle_since: loop time at which the last exchange ended.
         used: whether it carried an exchange before.
     """
@@ -93,12 +94,14 @@ class HTTPConnection(asyncio.Protocol):
         "_tunnelling",
         "_waiter",
         "deadline",
+        "generation",
         "idle_since",
         "used",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_lost: Callable[[HTTPConnection], None]) -> None:
         self.deadline = 0.0
+        self.generation = 0
         self.idle_since = 0.0
         self.used = False
         self._loop = loop

@@ -14,7 +14,7 @@ from typing import Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from pyreconcile.client._errors import ConnectionLostError
+from pyreconcile.client._errors import ConnectionLostError, UnauthorizedError
 from pyreconcile.client._http import Answer, ByteStream, HTTPConnection, LostError
 
 _IDLE_LIMIT = 60.0
@@ -76,11 +76,9 @@ class Connections:
         self._open: set[HTTPConnection] = set()
         self._closed = False
         self._sweep: asyncio.TimerHandle | None = None
-        self._use_certificate()
-
-    def _use_certificate(self) -> None:
-        self._certificate = self._settings.cert_file
-        self._tls = _tls_context(self._settings) if self._url.scheme == "https" else None
+        self._generation = 0
+        self._certificate = settings.cert_file
+        self._tls = _tls_context(settings) if self._url.scheme == "https" else None
 
     @property
     def closed(self) -> bool:
@@ -171,12 +169,26 @@ class Connections:
             connection.abort()
 
     def reload_certificate(self) -> None:
-        """Use a client certificate that an exec plugin has changed, for connections made from now on."""
-        if self._settings.cert_file != self._certificate:
-            self._use_certificate()
-            for connection in self._idle:
-                connection.abort()
-            self._idle.clear()
+        """Use a client certificate that an exec plugin has changed, for requests sent from now on.
+
+        Connections made with another one are closed, those in use at the end of their exchange.
+
+        Raises:
+            UnauthorizedError: it cannot be used; the next call tries again.
+        """
+        certificate = self._settings.cert_file
+        if certificate == self._certificate:
+            return
+        if self._url.scheme == "https":
+            try:
+                self._tls = _tls_context(self._settings)
+            except OSError as error:  # ssl.SSLError is one
+                raise UnauthorizedError(f"the client certificate {certificate} cannot be used: {error}") from error
+        self._certificate = certificate
+        self._generation += 1
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abort()
 
     async def aclose(self) -> None:
         """Close all connections; requests in flight fail."""
@@ -201,7 +213,7 @@ class Connections:
         return None
 
     def _keep(self, connection: HTTPConnection, loop: asyncio.AbstractEventLoop) -> None:
-        if connection.reusable and not self._closed:
+        if connection.reusable and connection.generation == self._generation and not self._closed:
             connection.used = True
             connection.idle_since = loop.time()
             self._idle.append(connection)
@@ -237,6 +249,7 @@ class Connections:
         if self._closed:
             raise RuntimeError("the connection to the API server is closed")
         deadline = min(deadline, loop.time() + _CONNECT_LIMIT)
+        generation = self._generation
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await self._open_connection(loop, deadline)
@@ -245,6 +258,7 @@ class Connections:
         if self._closed:
             connection.abort()
             raise ConnectError(LostError("the client was closed", answered=False))
+        connection.generation = generation
         if connection.reusable:  # else it was lost already, and `_lost` will not be called again
             self._open.add(connection)
         return connection

@@ -15,7 +15,7 @@ import pytest
 import structlog
 from kubernetes_asyncio.client import Configuration
 
-from pyreconcile.client import ConnectionLostError, RequestTimeoutError, connect
+from pyreconcile.client import ConnectionLostError, RequestTimeoutError, UnauthorizedError, connect
 from pyreconcile.client._errors import may_be_done
 from pyreconcile.client._http import HTTPConnection, LostError
 from pyreconcile.client._pool import Connections
@@ -369,3 +369,48 @@ async def test_each_address_of_a_name_has_its_share_of_the_time(serve_bytes, mon
     async with connect(configuration=Configuration(host=f"http://server.test:{port}")) as client:
         assert await client.transport.request("GET", "/x", timeout=0.6) == b"1"
     assert tried == ["127.0.0.9", "127.0.0.8", "127.0.0.1"]
+
+
+async def test_a_changed_client_certificate_is_used_for_all_that_follows(serve_bytes, certificate, tmp_path):
+    shown, old, new = certificate(), certificate("old"), certificate("new")
+    broken = tmp_path / "broken.crt"
+    broken.write_text("no certificate")
+    context = shown.server()
+    for each in (old, new):
+        context.load_verify_locations(each.path)
+    context.verify_mode = ssl.CERT_REQUIRED
+    seen, release = [], asyncio.Event()
+
+    async def handle(reader, writer):
+        subject = dict(pair for (pair,) in writer.get_extra_info("peercert")["subject"])
+        while True:
+            head = await head_of(reader)
+            seen.append(subject["commonName"])
+            if head.startswith("GET /slow"):
+                await release.wait()
+            writer.write(sized(b"1"))
+
+    settings = Configuration(host=f"https://127.0.0.1:{await serve_bytes(handle, tls=context)}")
+    settings.ssl_ca_cert, settings.tls_server_name = shown.path, "server.test"
+    settings.cert_file, settings.key_file = old.path, old.key
+    pool = Connections(settings)
+    with anyio.fail_after(10):
+        slow = asyncio.ensure_future(pool.exchange(GET.replace(b"/x", b"/slow"), 5, idempotent=True))
+        await pool.exchange(GET, 5, idempotent=True)
+        while len(seen) < 2:
+            await asyncio.sleep(0.01)
+        settings.cert_file = str(broken)
+        for _ in range(2):
+            with pytest.raises(UnauthorizedError, match=r"broken\.crt cannot be used"):
+                pool.reload_certificate()
+        await pool.exchange(GET, 5, idempotent=True)
+        settings.cert_file, settings.key_file = new.path, new.key
+        pool.reload_certificate()
+        release.set()
+        await slow
+        assert pool._idle == []
+        for _ in range(2):
+            await pool.exchange(GET, 5, idempotent=True)
+    assert seen == ["old", "old", "old", "new", "new"]
+    assert len(pool._open) == 1
+    await pool.aclose()
