@@ -197,6 +197,7 @@ class Cache(CacheReads):
         """Watch a namespace no longer, and forget its objects (rule CA-11). One that is not watched is fine.
 
         Handlers hear of each object as deleted with ``state_unknown``; reads in the namespace are an error from now on.
+        A cancellation takes effect when all this is done, which takes as long as closing a stream.
 
         Args:
             namespace: its name.

@@ -175,11 +175,13 @@ class Informers:
         if present.pop(name, None) is None:
             return
         self._set_namespaces(present, kind)
-        for informer in self.all:
-            wanted = {scope.namespace for scope in self._scopes(informer.kind)}
-            for part in informer.parts:
-                if part.scope.namespace not in wanted:
-                    await informer.drop_scope(part)
+        # Half of it done would stay so: the namespace counts as removed already. All it waits for is a closed stream.
+        with anyio.CancelScope(shield=True):
+            for informer in self.all:
+                wanted = {scope.namespace for scope in self._scopes(informer.kind)}
+                for part in informer.parts:
+                    if part.scope.namespace not in wanted:
+                        await informer.drop_scope(part)
 
     def _make(self, kind: type[T]) -> Informer[T]:
         form = form_of(kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import structlog
 
@@ -171,6 +172,27 @@ async def test_ca_11_a_namespace_is_added_and_dropped_for_all_kinds_of_the_cache
         assert (calls[4:7], calls[7]) == ([("vanished", f"m/{name}") for name in "abc"], ("add", "n/b"))
         # A kind that is asked for later follows the namespaces of now.
         assert [part.scope.namespace for part in cache.informer(metadata_only(ConfigMap)).parts] == ["n"]
+
+
+async def test_ca_11_a_namespace_is_dropped_for_all_kinds_though_cancelled(
+    fake_server: Any, recorder: Any, cached: Any
+):
+    server, handler = fake_server(), recorder()
+    server.put("m/a")
+    kinds = (ConfigMap, metadata_only(ConfigMap))
+    async with cached(server, namespaces=("n", "m")) as cache:
+        for kind in kinds:
+            await cache.informer(kind).add_handler(handler).wait_synced()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await cache.remove_namespace("m")
+            await anyio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+        assert server.open_streams == 2
+        assert (await handler.wait(4))[2:] == [("vanished", "m/a")] * 2
+        for kind in kinds:
+            assert [part.scope.namespace for part in cache.informer(kind).parts] == ["n"]
+            assert await cache.list(kind) == []
 
 
 async def test_ca_11_a_kind_with_namespaces_of_its_own_changes_apart(fake_server: Any, cached: Any):
