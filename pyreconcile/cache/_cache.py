@@ -65,7 +65,7 @@ class Cache(CacheReads):
     ) -> None:
         transport, options = client.transport, options or CacheOptions()
         own_writes = OwnWrites(LiveReader(transport), options.read_timeout, lambda resource: informers.of(resource))
-        url: str = getattr(transport, "base_url", "")  # what only looks like a transport has none
+        url: str = getattr(transport, "dialled_url", "")  # what only looks like a transport has none
         informers = Informers(
             transport,
             options,

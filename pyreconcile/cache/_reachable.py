@@ -22,7 +22,7 @@ class Reachability:
     this way: a server that answers, however badly, has load to be spared.
 
     Args:
-        url: the server's.
+        url: where connections are opened to: the server's or, since that is what refuses them then, its proxy's.
         period: seconds between two looks.
         knock: makes a connection and closes it; raises OSError when there is none.
         random: a number in [0, 1).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import ipaddress
 import socket
@@ -11,11 +10,11 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import SplitResult, urlsplit
 
 from pyreconcile.client._errors import ConnectionLostError, UnauthorizedError
 from pyreconcile.client._http import Answer, ByteStream, HTTPConnection, LostError
+from pyreconcile.client._proxy import proxy_for
 
 _IDLE_LIMIT = 60.0
 """Seconds after which an unused connection is not used again; kube-apiserver closes them after 90 (its IdleTimeout)."""
@@ -71,7 +70,7 @@ class Connections:
         self._url = urlsplit(str(settings.host))
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError(f"host {settings.host!r}: write it as https://name:port")
-        self._proxy, self._proxy_headers = _proxy(settings, self._url)
+        self._proxy, self._proxy_headers = proxy_for(self._url, settings.proxy, settings.proxy_headers)
         self._idle: list[HTTPConnection] = []
         self._open: set[HTTPConnection] = set()
         self._closed = False
@@ -84,6 +83,12 @@ class Connections:
     def closed(self) -> bool:
         """Whether `aclose` was called."""
         return self._closed
+
+    @property
+    def dialled_url(self) -> str:
+        """Scheme, host and port that connections are opened to: the server's, or the proxy's if there is one."""
+        url = self._url if self._proxy is None else self._proxy
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
     @property
     def target_prefix(self) -> str:
@@ -342,26 +347,6 @@ def _tls_context(settings: ServerSettings) -> ssl.SSLContext:
     if settings.disable_strict_ssl_verification:
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
-
-
-def _proxy(settings: ServerSettings, server: SplitResult) -> tuple[SplitResult | None, dict[str, str]]:
-    headers: dict[str, str] = dict(settings.proxy_headers or {})
-    text = settings.proxy or _proxy_of_environment(server)
-    if not text:
-        return None, headers
-    url = urlsplit(text)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError(f"proxy {text!r}: only http:// and https:// proxies can be used")
-    if url.username:
-        login = f"{unquote(url.username)}:{unquote(url.password or '')}".encode()
-        headers.setdefault("Proxy-Authorization", f"Basic {base64.b64encode(login).decode()}")
-    return url, headers
-
-
-def _proxy_of_environment(server: SplitResult) -> str | None:
-    if not server.hostname or proxy_bypass(server.hostname):
-        return None
-    return getproxies().get(server.scheme)
 
 
 def connection_error(error: Exception, what: str, host: str) -> ConnectionLostError:

@@ -96,6 +96,11 @@ class Transport:
         """The server's URL, without a slash at the end."""
         return self._base
 
+    @property
+    def dialled_url(self) -> str:
+        """Scheme, host and port that connections are opened to: the server's, or the proxy's if there is one."""
+        return self._connections.dialled_url
+
     async def aclose(self) -> None:
         """Close all connections; requests in flight fail."""
         await self._connections.aclose()

@@ -75,7 +75,8 @@ async def test_rf_11_a_server_that_does_not_answer_counts_as_away():
     assert took == pytest.approx([10])
 
 
-async def test_rf_11_watches_of_a_cache_come_back_with_the_server():
+@pytest.mark.parametrize("through", ["server", "proxy"])
+async def test_rf_11_watches_of_a_cache_come_back_with_the_server_or_the_proxy_before_it(through: str):
     connections: list[float] = []
 
     def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +85,12 @@ async def test_rf_11_watches_of_a_cache_come_back_with_the_server():
 
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    async with connect(ConnectOptions(configuration=Configuration(host=f"http://127.0.0.1:{port}"))) as client:
+    configuration = Configuration(host=f"http://127.0.0.1:{port}")
+    if through == "proxy":
+        configuration.host = "https://api.example:6443"
+        configuration.proxy = f"http://me:secret@127.0.0.1:{port}"
+    async with connect(ConnectOptions(configuration=configuration)) as client:
+        assert client.transport.dialled_url == f"http://127.0.0.1:{port}"
         cache, stop = Cache(client), anyio.Event()
         informer = cache.informer(ConfigMap)
         async with anyio.create_task_group() as tasks:
