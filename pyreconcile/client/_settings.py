@@ -104,8 +104,7 @@ class KubeConfig:
     """Kubeconfig files as kubectl merges them: the first that has a name, or names a context, decides.
 
     Raises:
-        ValueError: a file is no kubeconfig, or no context is chosen.
-        yaml.YAMLError: a file is no YAML.
+        ValueError: a file is no YAML or no kubeconfig, or no context is chosen.
         OSError: a file cannot be read.
     """
 
@@ -113,7 +112,7 @@ class KubeConfig:
         self._entries: dict[str, dict[str, tuple[Any, Path]]] = {"contexts": {}, "clusters": {}, "users": {}}
         current = ""
         for path in paths:
-            content = yaml.safe_load(path.read_text())
+            content = _yaml(path)
             if not isinstance(content, dict):
                 raise ValueError(f"{path} is no kubeconfig: its top level must be a mapping")
             current = current or str(content.get("current-context") or "")
@@ -169,6 +168,16 @@ class KubeConfig:
             known = ", ".join(sorted(self._entries[section])) or "none"
             raise ValueError(f"there is no {section[:-1]} with name {name} (known: {known})")
         return found
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except yaml.MarkedYAMLError as error:
+        # The error's own text quotes the file, which holds tokens and keys.
+        mark = error.problem_mark
+        where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        raise ValueError(f"{path} is no YAML: {error.problem}{where}") from None
 
 
 def _file(entry: Mapping[str, Any], name: str, folder: Path) -> str | None:

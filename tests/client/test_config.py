@@ -95,7 +95,7 @@ async def test_cl_10_missing_files_are_named(tmp_path, monkeypatch):
     [
         ("", "must be a mapping"),
         ("[1]", "must be a mapping"),
-        ("a: [", "while parsing"),
+        ("a: [", "is no YAML: expected"),
         ("apiVersion: v1", "no current-context"),
         ("current-context: x\ncontexts: []\nclusters: []", "name x"),
     ],
@@ -376,3 +376,13 @@ async def test_cl_10_a_pod_s_address_may_be_ipv6(tmp_path, monkeypatch):
     loaded = await load_config(ConnectOptions(), environ)
     assert (loaded.configuration.host, loaded.source) == ("https://[fd00::1]:443", "service account")
     assert await loaded.configuration.get_api_key_with_prefix("BearerToken") == "Bearer t"
+
+
+async def test_an_error_in_a_kubeconfigs_yaml_does_not_quote_it(tmp_path):
+    path = tmp_path / "config"
+    path.write_text('users:\n- name: me\n  user: {token: "secret\n')
+    with pytest.raises(ConfigError, match=r"config is no YAML: .*in line \d, column \d") as caught:
+        async with connect(kubeconfig=path):
+            pass
+    assert "secret" not in f"{caught.value}{caught.value.__cause__}"
+    assert caught.value.__cause__.__suppress_context__
