@@ -414,3 +414,177 @@ async def test_a_changed_client_certificate_is_used_for_all_that_follows(serve_b
     assert seen == ["old", "old", "old", "new", "new"]
     assert len(pool._open) == 1
     await pool.aclose()
+
+
+async def test_a_broken_gzip_is_an_error_of_the_answer(serve_bytes):
+    broken = sized(gzip.compress(b"packed" * 100)[:-9], "Content-Encoding: gzip")
+    async with client_at(await serve_bytes(saying(broken))) as client:
+        with pytest.raises(ConnectionLostError, match="no gzip") as caught:
+            await client.transport.request("POST", "/x")
+    assert may_be_done(caught.value)
+
+
+async def test_an_answer_without_length_ends_with_its_connection(serve_bytes):
+    async def handle(reader, writer):
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nto the")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+        writer.write(b" end")
+        writer.close()
+        await reader.read()
+
+    async with client_at(await serve_bytes(handle)) as client:
+        for _ in range(2):
+            assert await client.transport.request("GET", "/x") == b"to the end"
+
+
+async def test_a_connection_that_the_server_wants_closed_is_not_kept(serve_bytes):
+    pool = pool_at(await serve_bytes(saying(sized(b"1", "Connection: close"), sized(b"2"))))
+    for _ in range(2):
+        assert (await pool.exchange(GET, 5, idempotent=True)).body == b"1"
+        assert pool._idle == []
+    await pool.aclose()
+
+
+@pytest.mark.rules("CL-11")
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_cl_11_only_a_repeatable_request_takes_another_connection_when_a_kept_one_is_dead(serve_bytes, method):
+    heads = []
+
+    async def handle(reader, writer):
+        heads.append(await head_of(reader))
+        writer.write(sized(b"1"))
+        heads.append(await head_of(reader))  # and closes without an answer
+
+    naps = []
+
+    async def nap(seconds):
+        naps.append(seconds)
+
+    async with client_at(await serve_bytes(handle), sleep=nap) as client:
+        await client.transport.request("GET", "/x")
+        if method == "GET":
+            assert await client.transport.request("GET", "/x") == b"1"
+        else:
+            with pytest.raises(ConnectionLostError, match="before an answer came"):
+                await client.transport.request("POST", "/x")
+    assert [head.partition(" ")[0] for head in heads] == (["GET"] * 3 if method == "GET" else ["GET", "POST"])
+    assert naps == []
+
+
+async def test_a_stream_takes_no_more_than_a_mebibyte_ahead_of_its_reader(serve_bytes):
+    written, line, lines = 0, b"x" * 65535 + b"\n", 320
+
+    async def handle(reader, writer):
+        nonlocal written
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(lines):
+            writer.write(line)
+            await writer.drain()
+            written += 1
+
+    pool = pool_at(await serve_bytes(handle))
+    with anyio.fail_after(20):
+        async with pool.stream(GET, 10) as (answer, body):
+            assert answer.status == 200
+            while not body._paused:
+                await asyncio.sleep(0.01)
+            before = -1
+            while written > before:
+                before = written
+                await asyncio.sleep(0.05)
+            assert written < lines
+            assert body._size < 2 << 20
+            size = 0
+            while chunk := await body.readany():
+                size += len(chunk)
+    assert size == lines * len(line)
+    await pool.aclose()
+
+
+async def test_each_exchange_ends_at_its_own_deadline(serve_bytes):
+    async def silent(reader, writer):
+        await reader.read()
+
+    pool, ended = pool_at(await serve_bytes(silent)), []
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def ask(limit):
+        with pytest.raises(TimeoutError):
+            await pool.exchange(GET, limit, idempotent=True)
+        ended.append(limit)
+        assert limit <= loop.time() - began + 0.001
+
+    with anyio.fail_after(5):
+        await asyncio.gather(*map(ask, (0.3, 0.1, 0.2, 0.15)))
+    assert ended == [0.1, 0.15, 0.2, 0.3]
+    assert pool._sweep is None
+    await asyncio.sleep(0)
+    assert not pool._open
+    await pool.aclose()
+
+
+@pytest.mark.rules("RF-16")
+async def test_rf_16_the_kernel_asks_after_30_seconds_each_15_and_gives_up_after_3(serve_bytes, monkeypatch):
+    seen, real = [], socket.socket.setsockopt
+
+    def setsockopt(self, *args):
+        seen.append(args)
+        return real(self, *args)
+
+    port = await serve_bytes(saying(sized(b"1\n")))
+    monkeypatch.setattr(socket.socket, "setsockopt", setsockopt)
+    async with client_at(port) as client, client.transport.stream("/x"):
+        pass
+    wanted = [("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3)]
+    there = [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in wanted if hasattr(socket, name)]
+    assert {(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *there} <= set(seen)
+
+
+@pytest.mark.rules("PX-1")
+@pytest.mark.parametrize("through_proxy", [False, True])
+async def test_px_1_a_request_cancelled_at_any_turn_leaves_nothing(serve_bytes, certificate, through_proxy):
+    here = 0
+
+    async def handle(reader, writer):
+        nonlocal here
+        here += 1
+        try:
+            await head_of(reader)
+            writer.write(sized(b"1"))
+            await reader.read()
+        finally:
+            here -= 1
+
+    shown = certificate()
+    port = await serve_bytes(handle, tls=shown.server())
+    if through_proxy:
+        settings = settings_through(await serve_bytes(Proxy(port)), shown)
+    else:
+        settings = Configuration(host=f"https://127.0.0.1:{port}")
+        settings.ssl_ca_cert, settings.tls_server_name = shown.path, "server.test"
+    cancelled = 0
+    for turns in range(1000):
+        async with connect(configuration=settings, max_concurrent_requests=1) as client:
+            pool, slots = client.transport._connections, client.transport._slots
+            task = asyncio.ensure_future(client.transport.request("GET", "/x"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            assert not slots.locked()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert pool._open == set(pool._idle)
+            assert not any(connection.busy for connection in pool._open)
+        if outcome == b"1":
+            break
+        assert isinstance(outcome, asyncio.CancelledError)
+        cancelled += 1
+    assert cancelled > 5
+    with anyio.fail_after(5):
+        while here:
+            await asyncio.sleep(0.01)
