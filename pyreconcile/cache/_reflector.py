@@ -14,17 +14,15 @@ import structlog
 
 from pyreconcile.api import PartialObjectMetadata, RawObject, Resource
 from pyreconcile.cache._backoff import Backoff
+from pyreconcile.cache._failures import is_lost, is_refused, is_unsupported
 from pyreconcile.cache._lister import JSON, Lister, is_too_large, is_too_old
 from pyreconcile.cache._options import Scope
+from pyreconcile.cache._reminder import Reminder
 from pyreconcile.cache._store import key_of
 from pyreconcile.cache._watching import SILENCE, ReflectorStats, ServerSupport, Sink, Transport
 from pyreconcile.client import (
     ApiError,
-    BadRequestError,
-    ConnectionLostError,
     InternalServerError,
-    InvalidError,
-    RequestTimeoutError,
     TooManyRequestsError,
     error_from_status,
 )
@@ -42,6 +40,10 @@ WATCH_MARGIN = 5.0
 
 SHORT_WATCH = 1.0
 """A watch that ends sooner than this many seconds, with no event, is an error (runtime contract, section 5.1)."""
+
+SLOW_LIST = 10.0
+"""Seconds after which a list is worth a log line, and one each time as long as the end of a streaming list is missing
+(runtime contract, section 5.1)."""
 
 SLICE = 1 << 18
 """Bytes of events handled before other tasks get their turn (rule RF-17); each event counts as at least 1 KiB."""
@@ -126,6 +128,7 @@ class Reflector:
         self._worked = False
         self._holds_slot = False
         self._log = log.bind(kind=self._resource.kind, namespace=scope.namespace)
+        self._end_is_missing = Reminder(self._log, "streaming_list_end_missing", SLOW_LIST)
         self.stats = ReflectorStats()
         self.last_error: Exception | None = None
         self._last_contact = clock()
@@ -162,7 +165,7 @@ class Reflector:
                 await self._round()
             except Exception as error:
                 self._failed(error)
-                refused = _is_refused(error)
+                refused = is_refused(error)
                 if is_too_old(error) and self._worked:
                     # The server answers, and waits came before the reconnect: the list need not wait again. Once
                     # only, or a server that expires every version would be listed without pause.
@@ -198,19 +201,19 @@ class Reflector:
             self.stats.streaming_lists += 1
             self._listing = True
             try:
-                await self._follow(start, listing=True)
+                with self._end_is_missing:
+                    await self._follow(start, listing=True)
             except Exception as error:
                 if not self._listing:
                     raise
-                if _is_lost(error) or isinstance(error, TooManyRequestsError):
+                if is_lost(error) or isinstance(error, TooManyRequestsError):
                     self._failed(error)
-                    await self._wait(refused=_is_refused(error))
+                    await self._wait(refused=is_refused(error))
                     continue
                 if start and (is_too_old(error) or is_too_large(error)):
                     self._expired = True
                     continue
-                # Told from a selector that the server does not take, which says nothing about other kinds.
-                if isinstance(error, InvalidError | BadRequestError) and "sendInitialEvents" in error.message:
+                if is_unsupported(error):
                     self._support.streaming_list = False
                 self._log.debug("streaming_list_failed", error=str(error))
                 return False
@@ -224,6 +227,7 @@ class Reflector:
     async def _plain_list(self) -> None:
         version = "" if self._expired else self.version or self._first_version
         self.stats.lists += 1
+        began = self._clock()
         try:
             objects, listed = await self._lister.fetch(version)
         except ApiError as error:
@@ -233,6 +237,8 @@ class Reflector:
             self._expired = True
             self.stats.lists += 1
             objects, listed = await self._lister.fetch("")
+        if (seconds := self._clock() - began) > SLOW_LIST:
+            self._log.info("list_slow", seconds=round(seconds, 1), objects=len(objects))
         await self._replace(objects, listed)
 
     async def _replace(self, objects: Mapping[str, RawObject], version: str) -> None:
@@ -240,6 +246,7 @@ class Reflector:
         self._version = version
         self._expired = False
         self._listing = False
+        self._end_is_missing.stop()
         self._last_contact = self._clock()
         self._release_slot()
 
@@ -254,12 +261,12 @@ class Reflector:
             lasted = await self._watch(start, listing=listing)
         except Exception as error:
             internal = self._is_internal(error)
-            if self._listing or not (internal or _is_lost(error) or isinstance(error, TooManyRequestsError)):
+            if self._listing or not (internal or is_lost(error) or isinstance(error, TooManyRequestsError)):
                 raise
             # RF-11: the version is still good, so a new list would only add load.
             if internal or isinstance(error, TooManyRequestsError) or not self._lasted:
                 self._failed(error)
-                await self._wait(refused=_is_refused(error))
+                await self._wait(refused=is_refused(error))
             else:
                 self._note(error)
             return
@@ -386,12 +393,3 @@ class Reflector:
         self.last_error = error
         name = type(error).__name__
         self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
-
-
-def _is_lost(error: Exception) -> bool:
-    # A request timeout with code 0 is the client's own limit: no answer came.
-    return isinstance(error, ConnectionLostError) or (isinstance(error, RequestTimeoutError) and error.code == 0)
-
-
-def _is_refused(error: Exception) -> bool:
-    return isinstance(error, ConnectionLostError) and error.refused

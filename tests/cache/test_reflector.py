@@ -404,6 +404,39 @@ async def test_rf_2_streaming_list_after_a_failure_asks_for_the_last_version_and
         assert transport.listed == []
 
 
+async def test_a_streaming_list_whose_end_is_missing_is_warned_of_every_ten_seconds(
+    scripted: Any, wire: Any, reflecting: Any
+):
+    added = wire.event("ADDED", wire.config_map("x", 3))
+    transport = scripted(watches=[[added, 25.0, wire.bookmark(7, end=True), 60.0, wire.bookmark(9), wire.SILENT]])
+    with capture_logs() as logs:
+        async with reflecting(transport, support=ServerSupport()) as bench:
+            await bench.until(lambda: bench.reflector.version == "9")
+    assert [(log["event"], log["seconds"], log["kind"]) for log in logs] == [
+        ("streaming_list_end_missing", 10, "ConfigMap"),
+        ("streaming_list_end_missing", 20, "ConfigMap"),
+    ]
+    # Nor when it failed.
+    transport = scripted(watches=[[added, 5.0, wire.error_event(500, "InternalError")]])
+    with capture_logs() as logs:
+        async with reflecting(transport, support=ServerSupport()):
+            await anyio.sleep(100)
+    assert "streaming_list_end_missing" not in [log["event"] for log in logs]
+
+
+@pytest.mark.parametrize(("seconds", "logged"), [(9.0, []), (12.0, [("list_slow", 12.0, 1)])])
+async def test_a_list_that_takes_longer_than_ten_seconds_is_logged(
+    fake_server: Any, reflecting: Any, seconds: float, logged: list[Any]
+):
+    server = fake_server(streaming=False)
+    server.put("n/a")
+    server.answer_after = seconds
+    with capture_logs() as logs:
+        async with reflecting(server) as bench:
+            await bench.until(lambda: bench.reflector.version)
+    assert [(log["event"], log["seconds"], log["objects"]) for log in logs] == logged
+
+
 @pytest.mark.parametrize("error", [REFUSED, TooManyRequestsError("busy")])
 @pytest.mark.rules("U-46")
 async def test_rf_4_streaming_list_that_is_refused_or_shed_is_tried_again(
@@ -418,10 +451,19 @@ async def test_rf_4_streaming_list_that_is_refused_or_shed_is_tried_again(
         assert transport.listed == []
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the feature gate is enabled",
+        "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch",  # it knows no streaming lists
+    ],
+)
 @pytest.mark.rules("U-46")
-async def test_rf_5_a_server_without_streaming_lists_costs_one_request_once(scripted: Any, wire: Any, reflecting: Any):
+async def test_rf_5_a_server_without_streaming_lists_costs_one_request_once(
+    scripted: Any, wire: Any, reflecting: Any, refusal: str
+):
     support = ServerSupport()
-    first = scripted(lists=[wire.list_answer([], 5)], watches=[InvalidError("sendInitialEvents is forbidden")])
+    first = scripted(lists=[wire.list_answer([], 5)], watches=[InvalidError(refusal)])
     second = scripted(lists=[wire.list_answer([], 5)])
     async with reflecting(first, support=support) as bench:
         await bench.until(lambda: len(first.watched) == 2)
