@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from pyreconcile._files import HeldFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,5 @@ def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
     Raises:
         OSError: the pair is broken, or key and certificate do not belong together (`ssl.SSLError`).
     """
-    # The ssl module reads certificates from files only.
-    with tempfile.TemporaryDirectory(prefix="pyreconcile-tls-") as folder:
-        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        certificate.write_bytes(pair.certificate)
-        key.touch(mode=0o600)
-        key.write_bytes(pair.key)
-        context.load_cert_chain(certificate, key)
+    with HeldFile(pair.certificate) as certificate, HeldFile(pair.key) as key:
+        context.load_cert_chain(certificate.path, key.path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import structlog
 
 from pyreconcile.certs._pair import KeyPair
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 CA_LIFETIME = timedelta(days=3650)
 LEAF_LIFETIME = timedelta(days=365)
 _RENEW_BEFORE = timedelta(days=120)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +155,8 @@ class CertificateFiles:
 def choose_source(options: TLSOptions, *, default_folder: str, hosts: Sequence[str] = ()) -> CertificateSource:
     """Return the files of ``cert_dir``, else those of the default folder if they are there, else a made certificate.
 
-    The default folder is below the system's temporary one, where anybody may write, so its files count only if they
-    belong to this user or to root.
+    The default folder is below the system's temporary one, where anybody may write. So it counts only if its files, and
+    the folders on the way to them, belong to this user or to root and nobody else may write there.
 
     Args:
         options: what the user wants.
@@ -160,16 +165,39 @@ def choose_source(options: TLSOptions, *, default_folder: str, hosts: Sequence[s
     """
     if options.cert_dir is not None:
         return CertificateFiles(Path(options.cert_dir), certificate=options.cert_name, key=options.key_name)
-    files = CertificateFiles(
-        Path(tempfile.gettempdir(), default_folder), certificate=options.cert_name, key=options.key_name
-    )
-    if all(_is_ours(path) for path in files.files[:2]):
-        return files
+    temporary = _temporary_folder()
+    folder = temporary / default_folder
+    files = CertificateFiles(folder, certificate=options.cert_name, key=options.key_name)
+    if all(os.path.exists(path) for path in files.files[:2]):
+        chain = [folder, *(above for above in folder.parents if above.is_relative_to(temporary) and above != temporary)]
+        suspicious = [path for path in (*chain, *files.files) if not _is_ours(path)]
+        if not suspicious:
+            return files
+        log.warning("certificates_not_used", foreign=[str(path) for path in suspicious])
     return GeneratedCertificates([*options.hosts, *hosts])
 
 
-def _is_ours(path: Path) -> bool:
+def _temporary_folder() -> Path:
     try:
-        return path.stat().st_uid in (0, os.getuid())
+        return Path(tempfile.gettempdir())
+    except OSError:  # nobody may write to any, but certificates may have been mounted there
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether only this user or root can have put it there, and what a link leads to as well; so if it is missing."""
+    try:
+        found = (path.lstat(), path.stat())
+    except FileNotFoundError:
+        return not path.is_symlink()
     except OSError:
         return False
+    return all(one.st_uid in (0, os.getuid()) and not _others_write(one) for one in found)
+
+
+def _others_write(found: os.stat_result) -> bool:
+    mode = found.st_mode
+    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        # The folder of a mounted Secret has the sticky bit: others can neither replace nor remove what is not theirs.
+        return False
+    return bool(mode & stat.S_IWOTH or (mode & stat.S_IWGRP and found.st_gid != os.getgid()))

@@ -11,14 +11,15 @@ import atexit
 import base64
 import binascii
 import os
-import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from pyreconcile._files import HeldFile
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -185,7 +186,7 @@ def _file(entry: Mapping[str, Any], name: str, folder: Path) -> str | None:
     data = entry.get(f"{name}-data")
     if data:
         try:
-            return _temporary(base64.b64decode(str(data), validate=True))
+            return _held(base64.b64decode(str(data), validate=True))
         except binascii.Error as error:
             raise ValueError(f"{name}-data is no base64: {error}") from None
     if not entry.get(name):
@@ -196,24 +197,23 @@ def _file(entry: Mapping[str, Any], name: str, folder: Path) -> str | None:
     return str(path)
 
 
-_TEMPORARY: dict[bytes, str] = {}
+_HELD: dict[bytes, HeldFile] = {}
+_HELD_LOCK = threading.Lock()  # the elector reads settings on a thread of its own
 
 
-def _temporary(content: bytes) -> str:
+def _held(content: bytes) -> str:
     # Python's ssl takes certificates and keys from files only. They are this user's alone, and go with the process.
-    name = _TEMPORARY.get(content)
-    if name is None or not os.path.exists(name):
-        if not _TEMPORARY:
-            atexit.register(_remove_temporary)
-        handle, name = tempfile.mkstemp(prefix="pyreconcile-")
-        with open(handle, "wb") as file:
-            file.write(content)
-        _TEMPORARY[content] = name
-    return name
+    with _HELD_LOCK:
+        file = _HELD.get(content)
+        if file is None or not os.path.exists(file.path):
+            if not _HELD:
+                atexit.register(_release_held)
+            file = _HELD[content] = HeldFile(content)
+        return file.path
 
 
-def _remove_temporary() -> None:
-    for name in _TEMPORARY.values():
-        with suppress(OSError):
-            os.remove(name)
-    _TEMPORARY.clear()
+def _release_held() -> None:
+    with _HELD_LOCK:
+        for file in _HELD.values():
+            file.close()
+        _HELD.clear()

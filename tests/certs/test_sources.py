@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from pyreconcile.certs import (
     TLSOptions,
     choose_source,
 )
+from pyreconcile.certs._pair import load_pair, server_context
 from pyreconcile.metrics import Metrics
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,7 +99,7 @@ def write(folder: Path) -> None:
 
 
 def test_the_default_folder_counts_only_if_this_user_or_root_owns_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     choose = lambda **options: choose_source(TLSOptions(**options), default_folder="server/certs")  # noqa: E731
@@ -104,15 +107,51 @@ def test_the_default_folder_counts_only_if_this_user_or_root_owns_the_files(
     write(tmp_path / "server" / "certs")
     assert isinstance(choose(), CertificateFiles)
     assert isinstance(choose(key_name="other.key"), GeneratedCertificates)
-    real = Path.stat
-
-    def foreign(path: Path, **options: bool) -> object:
-        found = real(path, **options)
-        return type("Stat", (), {"st_uid": 12345, "st_mode": found.st_mode})()
-
-    monkeypatch.setattr(Path, "stat", foreign)
-    assert isinstance(choose(), GeneratedCertificates)
     assert isinstance(choose(cert_dir=tmp_path / "elsewhere"), CertificateFiles)
+    real = Path.stat
+    foreign: list[Path] = []
+
+    def other_owner(path: Path, **options: bool) -> os.stat_result:
+        found = real(path, **options)
+        return os.stat_result((*found[:4], 12345, *found[5:10])) if path in foreign else found
+
+    monkeypatch.setattr(Path, "stat", other_owner)
+    assert isinstance(choose(), CertificateFiles)
+    folder = tmp_path / "server" / "certs"
+    (folder / "ca.crt").touch()
+    for path in (folder.parent, folder, folder / "tls.crt", folder / "tls.key", folder / "ca.crt"):
+        foreign[:] = [path]
+        assert isinstance(choose(), GeneratedCertificates)
+    assert str(folder / "ca.crt") in capsys.readouterr().out
+
+
+def test_the_default_folder_counts_only_if_nobody_else_may_write_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "server" / "certs"
+    write(folder)
+    for path in (folder.parent, folder, folder / "tls.key"):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o002)
+        assert isinstance(choose_source(TLSOptions(), default_folder="server/certs"), GeneratedCertificates)
+        path.chmod(mode)
+        assert isinstance(choose_source(TLSOptions(), default_folder="server/certs"), CertificateFiles)
+    folder.chmod(0o1777)  # as that of a mounted Secret
+    assert isinstance(choose_source(TLSOptions(), default_folder="server/certs"), CertificateFiles)
+    (folder / "ca.crt").symlink_to("gone")
+    assert isinstance(choose_source(TLSOptions(), default_folder="server/certs"), GeneratedCertificates)
+
+
+def test_tls_needs_no_folder_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(errno.EROFS, "read-only file system")
+
+    for name in ("mkstemp", "mkdtemp", "gettempdir"):
+        monkeypatch.setattr(f"tempfile.{name}", refuse)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    write(tmp_path / "server" / "certs")
+    for options in (TLSOptions(), TLSOptions(key_name="other.key")):
+        source = choose_source(options, default_folder="server/certs")
+        load_pair(server_context(), source.read())
 
 
 @pytest.mark.parametrize("field", ["cert_name", "key_name"])
