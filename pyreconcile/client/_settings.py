@@ -127,12 +127,16 @@ class KubeConfig:
 
     @property
     def user(self) -> Mapping[str, Any]:
-        """The entry of the user, empty when the context names none."""
+        """The entry of the user, empty when the context names none.
+
+        Raises:
+            ValueError: the context names one that there is not.
+        """
+        return self._user()[0]
+
+    def _user(self) -> tuple[Mapping[str, Any], Path]:
         name = self._chosen.get("user")
-        if not name or not self._entries["users"]:
-            return {}
-        user: Mapping[str, Any] = self._entries["users"].get(name, ({}, Path()))[0]
-        return user
+        return self._entry("users", name) if name else ({}, Path())
 
     def settings(self) -> tuple[PlainSettings, TokenFile | None]:
         """Return the settings, for a user without exec plugin and auth provider, and the file of its token.
@@ -149,15 +153,15 @@ class KubeConfig:
         settings.tls_server_name = cluster.get("tls-server-name")
         settings.proxy = cluster.get("proxy-url")
         settings.ssl_ca_cert = _file(cluster, "certificate-authority", folder)
-        user, folder = self._entries["users"].get(self._chosen.get("user") or "", ({}, Path()))
+        user, folder = self._user()
         settings.cert_file = _file(user, "client-certificate", folder)
         settings.key_file = _file(user, "client-key", folder)
         token = None
-        if user.get("token"):
-            settings.api_key[_BEARER] = f"Bearer {user['token']}"
-        elif user.get("tokenFile"):
+        if user.get("tokenFile"):  # before the token, as in client-go
             token = TokenFile(folder / user["tokenFile"])
             token.load(settings)
+        elif user.get("token"):
+            settings.api_key[_BEARER] = f"Bearer {user['token']}"
         elif user.get("username") and user.get("password"):
             login = f"{user['username']}:{user['password']}".encode()
             settings.api_key[_BEARER] = f"Basic {base64.b64encode(login).decode()}"

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+import structlog
 import yaml
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
@@ -386,3 +387,64 @@ async def test_an_error_in_a_kubeconfigs_yaml_does_not_quote_it(tmp_path):
             pass
     assert "secret" not in f"{caught.value}{caught.value.__cause__}"
     assert caught.value.__cause__.__suppress_context__
+
+
+async def test_the_file_of_a_token_goes_before_a_token(tmp_path):
+    (tmp_path / "token").write_text("filed")
+    path = kubeconfig(tmp_path / "k", user={"tokenFile": "token", "token": "written"})
+    loaded = await load_config(ConnectOptions(kubeconfig=path), {})
+    assert await loaded.configuration.get_api_key_with_prefix("BearerToken") == "Bearer filed"
+    assert loaded.credentials is not None
+
+
+@pytest.mark.parametrize("users", [[], [{"name": "other", "user": {"token": "t"}}]])
+async def test_cl_10_a_user_that_a_context_names_must_be_there(tmp_path, users):
+    content = yaml.safe_load(kubeconfig(tmp_path / "k").read_text())
+    (tmp_path / "k").write_text(yaml.safe_dump({**content, "users": users}))
+    with pytest.raises(ConfigError, match="there is no user with name main"):
+        await load_config(ConnectOptions(kubeconfig=tmp_path / "k"), {})
+
+
+class FailingLoader(Loader):
+    """Its first load succeeds, those that follow fail."""
+
+    def __init__(self, end=None):
+        super().__init__(end)
+        self.calls = 0
+
+    async def load_and_set(self, configuration):
+        self.calls += 1
+        raise RuntimeError("the provider is down")
+
+
+async def test_a_token_that_still_holds_is_used_when_its_early_renewal_fails():
+    now = 0.0
+    loader = FailingLoader(end=1000)
+    credentials = Credentials(loader, Configuration(), by_expiry=True, clock=lambda: now)
+    now = 700.0
+    with structlog.testing.capture_logs() as logs:
+        waiting = [credentials.refresh(None) for _ in range(3)]
+        for each in waiting:
+            await each
+    assert [(log["event"], log["error"]) for log in logs] == [("credentials_not_renewed", "the provider is down")]
+    assert loader.calls == 1
+    assert credentials.refresh(None) is None
+    now = 705.0
+    await credentials.refresh(None)
+    assert loader.calls == 2
+    with pytest.raises(UnauthorizedError, match="provider is down"):  # a refused token does not hold
+        await credentials.renew_refused(credentials.loads)
+    now = 1000.0
+    with pytest.raises(UnauthorizedError, match="provider is down"):
+        await credentials.refresh(None)
+
+
+async def test_a_token_file_that_cannot_be_read_any_more_leaves_the_token_in_use(tmp_path, serve):
+    (tmp_path / "token").write_text("first")
+    server = TokenServer("first")
+    path = kubeconfig(tmp_path / "config", server=await serve(server), user={"tokenFile": "token"})
+    async with connect(kubeconfig=path) as client:
+        (tmp_path / "token").unlink()
+        client.transport._credentials._due = 0
+        await client.get(Namespace, "x")
+    assert server.seen == ["Bearer first"]
