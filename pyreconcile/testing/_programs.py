@@ -54,7 +54,10 @@ def _installed(name: str, env: Mapping[str, str], default_assets: Path) -> Progr
         if not _executable(Path(value)):
             raise ProgramNotFoundError(f"{variable}={value!r} is not an executable file")
         return Program(Path(value))
-    for folder in (env.get("KUBEBUILDER_ASSETS"), default_assets):
+    assets = env.get("KUBEBUILDER_ASSETS")
+    if assets and not Path(assets).is_dir():
+        raise ProgramNotFoundError(f"KUBEBUILDER_ASSETS={assets!r} is not a folder")
+    for folder in (assets, default_assets):
         if folder and _executable(Path(folder) / name):
             return Program(Path(folder) / name)
     return None

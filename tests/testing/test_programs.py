@@ -138,6 +138,9 @@ async def test_te_1_search_order(tmp_path, module, env, messages):
     assert Program(cached, multi_call=True).argv("etcd") == [str(cached), "etcd"]
     with pytest.raises(ProgramNotFoundError, match=r"programs=.*holds no executable file etcd"):
         await found(tmp_path)
+    all_of["KUBEBUILDER_ASSETS"] = str(tmp_path / "gone")
+    with pytest.raises(ProgramNotFoundError, match=r"^KUBEBUILDER_ASSETS=.*gone' is not a folder$"):
+        await found(TEST_ASSET_ETCD=1)
     named.chmod(0o644)
     with pytest.raises(ProgramNotFoundError, match="TEST_ASSET_ETCD="):
         await found()
