@@ -9,16 +9,21 @@ import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import orjson
+import structlog
 from aiohttp import web
 from anyio.abc import TaskStatus
 
 from pyreconcile.manager import _inspect
 from pyreconcile.manager._http import HttpServer, text
+
+log = structlog.get_logger()
 
 _PROFILE_SECONDS: Final = 10.0
 _PROFILE_MAX: Final = 300.0
@@ -36,7 +41,7 @@ _INDEX: Final = """\
 
 
 class DebugServer:
-    """Serves the debug pages on a thread and an event loop of its own.
+    """Serves the debug pages on a thread and an event loop of its own, to programs and people but not to web pages.
 
     Args:
         address: where to listen; ``0`` is off.
@@ -70,6 +75,9 @@ class DebugServer:
         Raises:
             OSError: the address cannot be bound; the message names the option.
         """
+        host = self._server.host
+        if host == "" or (_is_address(host) and ip_address(host).is_unspecified):
+            log.warning("debug_port_open_to_all", advice="bind it to 127.0.0.1: it shows what the process holds")
         self._loop = loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         up = anyio.Event()
@@ -116,6 +124,8 @@ class DebugServer:
             ("GET", "state"): self._show_state,
             ("GET", "profile"): self._profile,
         }
+        if (foreign := _foreign(request)) is not None:
+            return text(403, f"{foreign}: the debug pages are not for web pages; use an address or localhost\n")
         path = request.path.strip("/")
         if path in ("", "debug"):
             return text(200, _INDEX)
@@ -168,6 +178,28 @@ class DebugServer:
         if not 0 < seconds <= _PROFILE_MAX:
             return text(400, f"seconds: must be above 0 and at most {_PROFILE_MAX:g}\n")
         return text(200, await _inspect.profile(self._thread, seconds))
+
+
+def _foreign(request: web.BaseRequest) -> str | None:
+    """Return what tells that a web page sent a request: its origin, or a name that it had resolve to our address."""
+    if origin := request.headers.get("Origin"):
+        return f"Origin {origin}"
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        return "a request from another site"
+    host = request.headers.get("Host", "")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    return None if name == "localhost" or _is_address(name) else f"Host {host}"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(value: Any) -> web.Response:

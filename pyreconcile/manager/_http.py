@@ -89,6 +89,11 @@ class HttpServer:
         """Whether the address turns it on."""
         return self._target is not None
 
+    @property
+    def host(self) -> str:
+        """The host it is to listen on; empty for every interface."""
+        return "" if self._target is None else self._target[0]
+
     async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until ``stop`` is set, then let running requests end, for the shutdown timeout at most.
 

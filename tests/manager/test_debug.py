@@ -177,6 +177,37 @@ async def test_mg_11_the_index_names_the_pages_and_an_unknown_one_is_404(debugge
     assert manager.debug_port == 0
 
 
+@pytest.mark.rules("MG-11")
+async def test_mg_11_a_web_page_cannot_use_it(debugged: Callable[..., Any]):
+    def headers_of(port: int) -> list[tuple[dict[str, str], int]]:
+        return [
+            ({}, 200),
+            ({"Host": f"localhost:{port}"}, 200),
+            ({"Host": f"[::1]:{port}", "Sec-Fetch-Site": "none"}, 200),
+            ({"Host": f"rebound.example:{port}"}, 403),
+            ({"Host": "[broken"}, 403),
+            ({"Host": ""}, 403),
+            ({"Origin": "https://page.example"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ]
+
+    async with debugged() as manager, running(manager), aiohttp.ClientSession() as session:
+        for headers, status in headers_of(manager.debug_port):
+            url = f"http://127.0.0.1:{manager.debug_port}/debug/memory/trace"
+            async with session.delete(url, headers=headers) as response:
+                assert (headers, response.status) == (headers, status)
+
+
+@pytest.mark.parametrize(("address", "warned"), [("127.0.0.1:0", False), (":0", True), ("0.0.0.0:0", True)])
+async def test_mg_11_on_every_interface_it_warns(
+    local_manager: Callable[..., Any], capsys: pytest.CaptureFixture[str], address: str, warned: bool
+):
+    async with local_manager(debug_bind_address=address) as manager, running(manager):
+        pass
+    assert ("debug_port_open_to_all" in capsys.readouterr().out) is warned
+
+
 async def test_mg_11_its_thread_ends_with_the_manager_even_while_a_profile_runs(debugged: Callable[..., Any]):
     before = threading.active_count()
 
