@@ -62,7 +62,8 @@ class CacheOptions:
         resync_period: seconds between resyncs of a handler (rule CA-3: 10 h, spread by ±10 %); 0 turns them off.
         copy: whether reads give each caller a copy of its own, free to change. Without, readers share one object for as
             long as it does not change on the server, which saves decoding it again; nobody may change it (rule CA-6).
-        read_timeout: seconds a read waits for this process's own writes to arrive before it asks the server (RY-7).
+        read_timeout: seconds a read waits for this process's own writes to arrive before it reads from the server
+            instead (RY-7).
         sync_timeout: seconds a read waits for a kind's first list.
         start_on_read: whether reading a kind that is not watched yet starts its informer; if not, it is an error.
         streaming_lists: whether to try streaming lists; a server without them is found out at the first (rule RF-5).
