@@ -7,8 +7,10 @@ import base64
 import errno
 import gc
 import gzip
+import random
 import socket
 import ssl
+import threading
 
 import anyio
 import pytest
@@ -17,7 +19,7 @@ from kubernetes_asyncio.client import Configuration
 
 from pyreconcile.client import ConnectionLostError, RequestTimeoutError, UnauthorizedError, connect
 from pyreconcile.client._errors import may_be_done
-from pyreconcile.client._http import HTTPConnection, LostError
+from pyreconcile.client._http import Answer, HTTPConnection, LostError
 from pyreconcile.client._pool import Connections
 
 GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -588,3 +590,23 @@ async def test_px_1_a_request_cancelled_at_any_turn_leaves_nothing(serve_bytes, 
     with anyio.fail_after(5):
         while here:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.rules("PX-3")
+async def test_px_3_a_large_answer_is_unpacked_beside_the_event_loop(serve_bytes, monkeypatch):
+    threads, real = [], Answer.text_body
+
+    def text_body(self):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return real(self)
+
+    monkeypatch.setattr(Answer, "text_body", text_body)
+    small, large = b"x" * 1000, random.Random(1).randbytes(1 << 20)
+    packed = [sized(gzip.compress(each, 1), "Content-Encoding: gzip") for each in (small, large)]
+    broken = sized(gzip.compress(large, 1)[:-9], "Content-Encoding: gzip")
+    async with client_at(await serve_bytes(saying(*packed, broken))) as client:
+        assert await client.transport.request("GET", "/x") == small
+        assert await client.transport.request("GET", "/x") == large
+        with pytest.raises(ConnectionLostError, match="no gzip"):
+            await client.transport.request("GET", "/x")
+    assert threads == [True, False, False]
