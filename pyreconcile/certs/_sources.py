@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CA_LIFETIME = timedelta(days=3650)
 LEAF_LIFETIME = timedelta(days=365)
-_RENEW_BEFORE = timedelta(days=120)
+_RENEW_AFTER = LEAF_LIFETIME - timedelta(days=120)
 
 log = structlog.get_logger()
 
@@ -80,8 +80,8 @@ class CertificateSource(Protocol):
 class GeneratedCertificates:
     """A CA made at start, and server certificates from it, renewed 120 days before they run out.
 
-    In the CA's last year a new CA takes over; the bundle then has both, so that a client that was told of it in time
-    trusts the old certificate and the new one.
+    In the CA's last year a new CA takes over. The bundle has both from one renewal earlier on, so that clients know it
+    by then.
 
     Args:
         hosts: names and addresses that the certificate is good for.
@@ -94,6 +94,7 @@ class GeneratedCertificates:
         self._hosts = tuple(hosts)
         self._now = now
         self._authority = self._new_authority()
+        self._next: CertificateAuthority | None = None
         self._renew_at = now()
         self._pair: KeyPair | None = None
         self._bundle = self._authority.certificate
@@ -106,7 +107,7 @@ class GeneratedCertificates:
 
     @property
     def ca_bundle(self) -> bytes:
-        """The CA's certificate, in its last year also its successor's."""
+        """The CA's certificate, near its end also its successor's."""
         return self._bundle
 
     def read(self) -> KeyPair:
@@ -114,10 +115,13 @@ class GeneratedCertificates:
         now = self._now()
         if self._pair is not None and now < self._renew_at:
             return self._pair
-        if self._authority.expires - now < LEAF_LIFETIME:
-            former, self._authority = self._authority, self._new_authority()
-            self._bundle = self._authority.certificate + former.certificate
-        self._renew_at = now + LEAF_LIFETIME - _RENEW_BEFORE
+        left = self._authority.expires - now
+        if left < LEAF_LIFETIME + _RENEW_AFTER and self._next is None:
+            self._next = self._new_authority()
+            self._bundle = self._next.certificate + self._authority.certificate
+        if left < LEAF_LIFETIME and self._next is not None:
+            self._authority, self._next = self._next, None
+        self._renew_at = now + _RENEW_AFTER
         self._pair = self._authority.issue(self._hosts)
         return self._pair
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from anyio.abc import TaskStatus
 
 from pyreconcile.api import KubeObject, RawObject
-from pyreconcile.certs import CertificateWatcher, choose_source
+from pyreconcile.certs import CertificateWatcher, GeneratedCertificates, choose_source
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook._conversion import Conversions
 from pyreconcile.webhook._handlers import (
@@ -107,6 +107,13 @@ class WebhookServer:
         if self._watcher is None:
             options = self.options
             source = choose_source(options.tls, default_folder=CERT_FOLDER, hosts=service_hosts(options.service))
+            if options.service is not None and isinstance(source, GeneratedCertificates):
+                _log.warning(
+                    "certificate_of_this_process_behind_a_service",
+                    service=f"{options.service.namespace}/{options.service.name}",
+                    advice="of several processes, also during a rolling update, the API server trusts only the one "
+                    "that installed last: set cert_dir, or have one replica with strategy Recreate",
+                )
             client_ca = None if options.client_ca is None else Path(options.client_ca)
             self._watcher = CertificateWatcher(source, client_ca=client_ca, metrics=self._metrics)
         return self._watcher

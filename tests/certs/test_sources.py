@@ -63,6 +63,8 @@ def test_no_certificate_ever_runs_out_nor_lacks_a_trusted_ca():
         assert leaf.not_valid_after_utc > calendar.now + timedelta(days=100)
         valid = [one for one in certificates(source.ca_bundle) if one.not_valid_after_utc >= leaf.not_valid_after_utc]
         assert any(issued(leaf, one) for one in valid)
+        if trusted:  # a client that was told at the renewal before
+            assert any(issued(leaf, one) for one in certificates(trusted))
         if trusted != source.ca_bundle:
             bundles.add(source.ca_bundle)
         calendar.now += timedelta(days=10)

@@ -329,6 +329,16 @@ async def test_mg_12_the_server_takes_up_a_new_certificate_while_it_runs(tmp_pat
             await anyio.sleep(0.01)
 
 
+@pytest.mark.parametrize("behind_service", [False, True])
+async def test_a_made_certificate_behind_a_service_is_warned_of(tmp_path, monkeypatch, capsys, behind_service):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    server = local(service=ServiceReference(namespace="system", name="hook") if behind_service else None)
+    assert server.ca_bundle
+    assert server.ca_bundle
+    warnings = capsys.readouterr().out.count("certificate_of_this_process_behind_a_service")
+    assert warnings == (1 if behind_service else 0)
+
+
 @pytest.mark.rules("WH-1")
 async def test_the_default_folder_below_the_temporary_one_is_used_when_it_has_a_pair(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
