@@ -28,6 +28,11 @@ def test_le_2_the_lock_clients_timeout_is_half_the_renew_deadline_at_least_one_s
     assert options(lease_duration=3, renew_deadline=1.5, retry_period=0.5).request_timeout == 1
 
 
+def test_le_2_only_the_lease_duration_needs_a_second():
+    built = options(lease_duration=1, renew_deadline=0.5, retry_period=0.25)
+    assert (built.renew_deadline, built.retry_period) == (0.5, 0.25)
+
+
 def test_le_2_identity_is_hostname_and_uuid():
     one, two = options().identity, options().identity
     assert re.fullmatch(r".+_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", one)
