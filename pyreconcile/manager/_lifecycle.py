@@ -236,16 +236,25 @@ class Lifecycle:
                 await self._election.run(self._election_over)
                 if not self._election_over.is_set():
                     raise LeadershipLostError("the election ended by itself, before what may run on the leader only")
+            except asyncio.CancelledError as error:
+                if not nobody_cancelled():
+                    raise
+                loss = LeadershipLostError("the election ended: a task that it awaited was cancelled")
+                loss.__cause__ = error
+                self._lose(loss)
             except Exception as error:
-                # No graceful time from here on: others may lead by now (rule LE-8).
-                self._lost = True
-                if isinstance(self._error, NotLeaderError):
-                    self._error = error  # a worker's fence noticed first; this is why
-                elif self.stop_wanted.is_set():
-                    self._stop_error = error
-                self._fail("election", error)
-                self._stopping.cancel()
+                self._lose(error)
             tasks.cancel_scope.cancel()
+
+    def _lose(self, error: Exception) -> None:
+        # No graceful time from here on: others may lead by now (rule LE-8).
+        self._lost = True
+        if isinstance(self._error, NotLeaderError):
+            self._error = error  # a worker's fence noticed first; this is why
+        elif self.stop_wanted.is_set():
+            self._stop_error = error
+        self._fail("election", error)
+        self._stopping.cancel()
 
     async def _end_election(self) -> None:
         await self._workers_ended.wait()

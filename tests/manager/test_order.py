@@ -459,18 +459,23 @@ async def test_le_8_the_lease_is_held_until_all_workers_ended(local_manager: Cal
 
 @pytest.mark.rules("LE-8")
 @pytest.mark.parametrize("stops_first", [False, True])
+@pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_le_8_an_election_that_ends_by_itself_is_a_loss(
-    local_manager: Callable[..., Any], recorder: Any, stops_first: bool
+    local_manager: Callable[..., Any], recorder: Any, stops_first: bool, is_cancelled: bool
 ):
     class Resigns(FakeElector):
         async def run(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
             self.elected.set()
             await anyio.sleep(30)
             recorder.log.append("resigned")
+            if is_cancelled:
+                task = asyncio.ensure_future(asyncio.sleep(10))
+                task.cancel()
+                await task
 
     async with local_manager(elector=Resigns(recorder.log), graceful_shutdown_timeout=10_000) as manager:
         manager.add(recorder.runnable("slow", stop_takes=5_000))
-        with pytest.raises(LeadershipLostError, match="by itself"):
+        with pytest.raises(LeadershipLostError, match="the election ended"):
             await run_and_stop(manager, anyio.Event(), 20 if stops_first else 40)
     assert recorder.log.index("resigned") < recorder.log.index("slow cancelled")
 
