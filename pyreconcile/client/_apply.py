@@ -54,7 +54,7 @@ async def apply(
             return type(obj).from_dict(live)
     if force:
         query["force"] = "true"
-    body = orjson.dumps(configuration)
+    body, about = orjson.dumps(configuration), (type(obj).resource, obj.key)
     answer = await client._write(
         "PATCH",
         path,
@@ -63,9 +63,9 @@ async def apply(
         content_type=APPLY,
         accept=type(obj).media_type,
         idempotent=True,
-        about=(type(obj).resource, obj.key),
+        about=about,
     )
-    applied = type(obj).from_json(answer)
+    applied = client._decoded(type(obj), answer, about, query)
     client._note(applied, query)
     return applied
 

@@ -156,6 +156,20 @@ class Core:
             observer.end(write, unknown=blind)
         return answer
 
+    def _decoded(self, kind: type[T], answer: bytes, about: tuple[Resource, str] | None, query: Mapping[str, str]) -> T:
+        """Return the object that a write has answered with; the observer hears of one that cannot be read."""
+        try:
+            return kind.from_json(answer)
+        except Exception:
+            self._unreadable(about, query)
+            raise
+
+    def _unreadable(self, about: tuple[Resource, str] | None, query: Mapping[str, str]) -> None:
+        # The write is done, but which version came of it is not known.
+        observer = self._settings.write_observer
+        if observer is not None and about is not None and "dryRun" not in query:
+            observer.end(observer.begin(*about), unknown=True)
+
     async def _current(self, kind: type[T], key: str) -> T | None:
         """Return the object as this client reads it."""
         if self._settings.reader is not None:

@@ -98,7 +98,7 @@ class Subresource(Generic[B]):
         return self._taken(answer, query)
 
     def _taken(self, answer: bytes, query: Mapping[str, str]) -> B:
-        body = self.body.from_json(answer)
+        body = self._client._decoded(self.body, answer, self._about, query)
         observer = self._client._settings.write_observer
         version = body.metadata.resource_version
         if observer is not None and version and "dryRun" not in query:

@@ -66,7 +66,8 @@ class WriteVerbs(Core):
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
         # A review has no name and is not stored.
         about = (kind.resource, obj.key) if metadata.name or metadata.generate_name else None
-        created = kind.from_json(await self._write("POST", path, obj.to_json(), query, about=about))
+        answer = await self._write("POST", path, obj.to_json(), query, about=about)
+        created = self._decoded(kind, answer, about, query)
         if created.metadata.resource_version:
             self._note(created, query)
         return created
@@ -94,7 +95,7 @@ class WriteVerbs(Core):
 
     async def _put(self, obj: T, body: bytes, path: str, query: Mapping[str, str]) -> T:
         about = type(obj).resource, obj.key
-        updated = type(obj).from_json(await self._write("PUT", path, body, query, about=about))
+        updated = self._decoded(type(obj), await self._write("PUT", path, body, query, about=about), about, query)
         self._note(updated, query)
         return updated
 
@@ -175,7 +176,7 @@ class WriteVerbs(Core):
         """
         kind, key, patch = patch_target(target, rest)
         query = self._write_query(dry_run=dry_run, field_validation=field_validation)
-        path = path_of(kind, key, subresource)
+        path, about = path_of(kind, key, subresource), (kind.resource, key)
         answer = await self._write(
             "PATCH",
             path,
@@ -183,9 +184,9 @@ class WriteVerbs(Core):
             query,
             content_type=patch.content_type,
             accept=kind.media_type,
-            about=(kind.resource, key),
+            about=about,
         )
-        patched = kind.from_json(answer)
+        patched = self._decoded(kind, answer, about, query)
         self._note(patched, query)
         return patched
 
@@ -275,7 +276,11 @@ class WriteVerbs(Core):
                 return
             raise
         if self._settings.write_observer is not None and "dryRun" not in query:
-            gone, version = _deleted(orjson.loads(answer))
+            try:
+                gone, version = _deleted(orjson.loads(answer))
+            except Exception:
+                self._unreadable((kind.resource, key), query)
+                raise
             self._settings.write_observer.deleted(kind.resource, key, gone, version)
 
     async def delete_all_of(
@@ -336,17 +341,9 @@ class WriteVerbs(Core):
         """Set how many replicas are wanted, through the scale sub-resource; returns the new scale."""
         patch = MergePatch({"spec": {"replicas": replicas}})
         query = self._write_query(dry_run=False)
-        path = path_of(kind, key, "scale")
-        scale = Scale.from_json(
-            await self._write(
-                "PATCH",
-                path,
-                patch.to_json(),
-                query,
-                content_type=patch.content_type,
-                about=(kind.resource, key),
-            )
-        )
+        path, about = path_of(kind, key, "scale"), (kind.resource, key)
+        answer = await self._write("PATCH", path, patch.to_json(), query, content_type=patch.content_type, about=about)
+        scale = self._decoded(Scale, answer, about, query)
         if self._settings.write_observer is not None and "dryRun" not in query:
             self._settings.write_observer.written(kind.resource, key, scale.metadata.resource_version)
         return scale

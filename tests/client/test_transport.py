@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import warnings
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -357,6 +358,51 @@ async def test_le_11_the_write_guard_is_called_before_every_try_of_a_write_and_n
     assert len(script.seen) == 1
     await fenced.get(ConfigMap, "ns/x")
     assert len(script.seen) == 2
+
+
+class Ends:
+    """Remembers how writes ended."""
+
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, resource, key):
+        return key
+
+    def end(self, write, *, unknown=False):
+        self.calls.append((write, unknown))
+
+    def written(self, resource, key, resource_version):
+        self.calls.append((key, resource_version))
+
+    deleted = written
+
+
+UNREADABLE = {**RAW, "metadata": {**RAW["metadata"], "labels": 5}}
+WRITES = {
+    "create": lambda client: client.create(ConfigMap.from_dict(RAW)),
+    "update": lambda client: client.update(ConfigMap.from_dict(RAW)),
+    "patch": lambda client: client.patch(ConfigMap, "ns/x", MergePatch({})),
+    "apply": lambda client: client.apply(ConfigMap.from_dict(RAW), subresource="status"),
+    "set_scale": lambda client: client.set_scale(ConfigMap, "ns/x", 1),
+    "subresource": lambda client: client.subresource(ConfigMap, "ns/x", "status").update(ConfigMap.from_dict(RAW)),
+    "delete": lambda client: client.delete(ConfigMap, "ns/x"),
+}
+
+
+@pytest.mark.rules("RY-5")
+@pytest.mark.parametrize("verb", WRITES)
+async def test_ry_5_a_write_whose_answer_cannot_be_read_has_an_unknown_outcome(client_of, verb):
+    ends = Ends()
+    script = Script(answer(text="no JSON") if verb == "delete" else answer(body=UNREADABLE))
+    client = (await client_of(script)).with_options(write_observer=ends)
+    with pytest.raises(ValueError):
+        await WRITES[verb](client)
+    assert len(script.seen) == (2 if verb == "apply" else 1)
+    assert ends.calls == [("ns/x", False), ("ns/x", True)]
+    with suppress(ValueError):  # nothing is stored, and the answer to a delete is not looked at
+        await WRITES[verb](client.with_options(dry_run=True))
+    assert len(ends.calls) == 2
 
 
 async def test_le_11_the_write_guard_is_called_after_the_wait_for_a_turn(client_of):
