@@ -71,6 +71,8 @@ class Connections:
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError(f"host {settings.host!r}: write it as https://name:port")
         self._proxy, self._proxy_headers = proxy_for(self._url, settings.proxy, settings.proxy_headers)
+        to_proxy = self._proxy is not None and self._proxy.scheme == "https"
+        self._proxy_tls = ssl.create_default_context() if to_proxy else None
         self._idle: list[HTTPConnection] = []
         self._open: set[HTTPConnection] = set()
         self._closed = False
@@ -271,9 +273,7 @@ class Connections:
     async def _open_connection(self, loop: asyncio.AbstractEventLoop, deadline: float) -> HTTPConnection:
         if self._proxy is None:
             return await self._dial(loop, self._url, self._tls, self._settings.tls_server_name, deadline)
-        proxy = self._proxy
-        tls = ssl.create_default_context() if proxy.scheme == "https" else None
-        connection = await self._dial(loop, proxy, tls, None, deadline)
+        connection = await self._dial(loop, self._proxy, self._proxy_tls, None, deadline)
         if self._tls is None:
             return connection
         return await self._tunnel(loop, connection)

@@ -266,6 +266,18 @@ async def test_a_proxy_is_asked_for_a_tunnel_and_tls_goes_through_it(serve_bytes
     assert [found for found in left if found is not connection and found._tunnelling] == []
 
 
+async def test_a_proxy_may_be_reached_over_tls_itself(serve_bytes, certificate, monkeypatch):
+    shown, proxys = certificate(), certificate("proxy", host="localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", proxys.path)
+    proxy = Proxy(await serve_bytes(saying(sized(b"1"), sized(b"2")), tls=shown.server()))
+    settings = settings_through(0, shown)
+    settings.proxy = f"https://localhost:{await serve_bytes(proxy, tls=proxys.server())}"
+    async with connect(configuration=settings) as client:
+        assert await client.transport.request("GET", "/x") == b"1"
+        assert await client.transport.request("GET", "/x") == b"2"
+    assert len(proxy.heads) == 1
+
+
 async def test_a_proxy_that_refuses_is_named_with_its_status(serve_bytes, certificate):
     proxy = Proxy(0, sized(b"no", status="403 Forbidden"))
     async with connect(configuration=settings_through(await serve_bytes(proxy), certificate(), "me:secret@")) as client:
