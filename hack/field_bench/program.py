@@ -19,6 +19,8 @@ Line = dict[str, Any]
 
 _LINE_BYTES = 1 << 24
 _KILL_SECONDS = 20.0
+_PATIENCE = 180.0
+"""Seconds to wait for what is not judged by its time: dozens of programs may be starting on two cores."""
 
 
 class Program:
@@ -51,7 +53,7 @@ class Program:
         return [line for line in self.told if line["time"] >= since and _is(line, what, fields)]
 
     async def says(
-        self, what: str, *, count: int = 1, since: float = 0.0, timeout: float = 30.0, **fields: Any
+        self, what: str, *, count: int = 1, since: float = 0.0, timeout: float = _PATIENCE, **fields: Any
     ) -> Line:
         """Wait until it has told something so often, and return the last of these lines.
 
@@ -86,7 +88,7 @@ class Program:
         """Send a signal."""
         self._process.send_signal(number)
 
-    async def ended(self, *, timeout: float = 30.0) -> int:
+    async def ended(self, *, timeout: float = _PATIENCE) -> int:
         """Wait until it has ended, and return its exit code.
 
         Raises:

@@ -73,7 +73,7 @@ async def test_o_01_4a_within_the_history(repeat: Repeat, programs: Programs):
         lists = run.proxy.requests(lambda request: request.verb == "list" or request.streaming_list)
         assert len(lists) == 1, lists
 
-    await repeat(case, at_once=5, seconds=60)
+    await repeat(case, at_once=5, seconds=240)
 
 
 async def test_o_01_4b_after_a_restart_of_the_server(
@@ -86,4 +86,4 @@ async def test_o_01_4b_after_a_restart_of_the_server(
         await missed_delete(run, programs("informer"), restart)
         assert len(run.proxy.requests(Match(resource="configmaps", verb="watch"))) >= 2
 
-    await repeat(case, at_once=5, seconds=120, plane=restartable_plane)
+    await repeat(case, at_once=5, seconds=300, plane=restartable_plane)

@@ -88,4 +88,4 @@ async def test_o_02(repeat: Repeat, programs: Programs, restartable_plane: Contr
 
         return case
 
-    await repeat({name: variant(name) for name in "abc"}, at_once=3, seconds=120, plane=restartable_plane)
+    await repeat({name: variant(name) for name in "abc"}, at_once=3, seconds=300, plane=restartable_plane)

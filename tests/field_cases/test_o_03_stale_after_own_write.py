@@ -82,4 +82,4 @@ async def test_o_03(repeat: Repeat, programs: Programs):
 
         return case
 
-    await repeat({name: variant(name) for name in "abc"}, at_once=3, seconds=120)
+    await repeat({name: variant(name) for name in "abc"}, at_once=3, seconds=300)

@@ -156,4 +156,4 @@ async def test_o_04(repeat: Repeat, programs: Programs):
 
     plane = ControlPlane(use_existing=False, extra_args={"etcd": [NOTIFY]})
     async with plane, SecondServer(plane) as second:
-        await repeat(case, at_once=10, seconds=400, plane=plane)
+        await repeat(case, at_once=10, seconds=900, plane=plane)

@@ -46,4 +46,4 @@ async def test_o_07(repeat: Repeat, programs: Programs, queue: str):
         reruns = [line for line in program.said("pass") if line["name"] < f"c{BUSY:03}"]
         assert len(reruns) < BUSY * WATCHED
 
-    await repeat(case, at_once=10, seconds=150)
+    await repeat(case, at_once=10, seconds=400)

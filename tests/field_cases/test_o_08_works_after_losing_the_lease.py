@@ -81,4 +81,4 @@ async def test_o_08(repeat: Repeat, programs: Programs):
             await until(lambda: stamps("a")[-1][0] > stopped, timeout=2 * LEASE, what="A stamps again")
             tasks.cancel_scope.cancel()
 
-    await repeat(case, at_once=10, seconds=240)
+    await repeat(case, at_once=10, seconds=400)

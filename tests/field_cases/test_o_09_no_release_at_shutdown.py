@@ -135,7 +135,7 @@ async def test_o_09_sigterm(repeat: Repeat, programs: Programs):
         "c-lease-taken": lease_taken,
         "e-server-away": server_away,
     }
-    await repeat({name: variant(case) for name, case in variants.items()}, at_once=3, seconds=120)
+    await repeat({name: variant(case) for name, case in variants.items()}, at_once=3, seconds=300)
 
 
 @pytest.mark.long
@@ -150,4 +150,4 @@ async def test_o_09_d_sigkill(repeat: Repeat, programs: Programs):
             # The last renewal may have come between the look and the signal.
             assert LEASE - 0.5 < leading["time"] - renewed < LEASE + 2.2 * RETRY + 2
 
-    await repeat(case, at_once=10, seconds=120)
+    await repeat(case, at_once=10, seconds=300)

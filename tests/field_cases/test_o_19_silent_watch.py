@@ -15,7 +15,6 @@ from pyreconcile.testing import ControlPlane, ProxiedRequest
 
 KIND = "field.example.dev/v1/Gadget"
 OBJECTS = 5
-START = 180.0
 IDLE = 120.0
 NOTICED = 90.0
 CONTROL = 900.0
@@ -44,9 +43,8 @@ async def started(run: Run, programs: Programs) -> tuple[Program, str]:
     for number in range(1, OBJECTS + 1):
         await create(run, path, f"g{number}")
     informer = await run.start(programs("informer"), KIND)
-    # Forty programs begin at once, beside other cases: on two cores that takes a while.
-    await informer.says("synced", timeout=START)
-    await informer.says("reconcile", count=OBJECTS, timeout=START)
+    await informer.says("synced")
+    await informer.says("reconcile", count=OBJECTS)
     return informer, path
 
 
