@@ -18,11 +18,6 @@ import httptools
 
 _BUFFER = 1 << 20
 """Bytes of a stream that may wait for their reader before no more are taken from the network."""
-_ARRIVING = memoryview(bytearray(1 << 16))
-"""Where loops put bytes that arrive. One for all connections: they are parsed before the loop does anything else.
-
-Without it a loop makes 256 KiB of room for each read and gives most of it back, a quarter of the cost of a request.
-"""
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -76,7 +71,7 @@ class Answer:
             raise LostError(f"the answer is no gzip: {error}", answered=True) from error
 
 
-class HTTPConnection(asyncio.BufferedProtocol):
+class HTTPConnection(asyncio.Protocol):
     """Carries one exchange after the other; made by the pool, which tells it the loop's time.
 
     Attributes:
@@ -214,18 +209,14 @@ class HTTPConnection(asyncio.BufferedProtocol):
             if option := getattr(socket, name, None):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes shall be put."""
-        return _ARRIVING
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Read a piece of an answer; bytes that nobody asked for end the connection."""
         parser = self._parser
         if parser is None or (self._waiter is None and self._streaming is None):
             self.abort()
             return
         try:
-            parser.feed_data(_ARRIVING[:nbytes])
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(LostError(f"the answer is no HTTP: {error}", answered=True))
             self.abort()

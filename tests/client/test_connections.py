@@ -446,7 +446,7 @@ async def test_an_answer_without_length_ends_with_its_connection(serve_bytes):
         await asyncio.sleep(0.02)
         writer.write(b" end")
         writer.close()
-        await reader.read()
+        await writer.wait_closed()
 
     async with client_at(await serve_bytes(handle)) as client:
         for _ in range(2):
@@ -498,6 +498,8 @@ async def test_a_stream_takes_no_more_than_a_mebibyte_ahead_of_its_reader(serve_
             writer.write(line)
             await writer.drain()
             written += 1
+        writer.close()
+        await writer.wait_closed()
 
     pool = pool_at(await serve_bytes(handle))
     with anyio.fail_after(20):
