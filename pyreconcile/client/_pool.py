@@ -122,13 +122,14 @@ class Connections:
         deadline = loop.time() + limit
         lost: LostError | None = None
         while True:
-            connection = self._take(loop)
-            if connection is None:
-                try:
-                    connection = await self._connect(loop, deadline)
-                except ConnectError as error:
+            try:
+                connection = self._take(loop) or await self._connect(loop, deadline)
+            except (ConnectError, RuntimeError) as error:
+                if guard is not None and lost is None:
+                    guard()  # one that may not write learns that, rather than that it could not
+                if isinstance(error, ConnectError):
                     error.sent = lost is not None
-                    raise
+                raise
             if guard is not None:
                 try:
                     guard()

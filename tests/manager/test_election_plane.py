@@ -124,7 +124,7 @@ async def until(condition: Callable[[], Any], *, seconds: float = 15) -> float:
 
 async def touch(client: Client, namespace: str) -> str:
     """Create a ConfigMap to be stamped; return its key."""
-    name = f"stamp-{secrets.token_hex(3)}"
+    name = f"stamp-{secrets.token_hex(8)}"
     metadata = {"name": name, "namespace": namespace, "labels": {"stamp": "yes"}}
     return (await client.create(ConfigMap.from_dict({"metadata": metadata}))).key
 
