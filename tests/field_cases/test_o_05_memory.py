@@ -109,7 +109,9 @@ async def test_o_05(repeat: Repeat, programs: Programs):
         await anyio.sleep(2)
         await delete_large()
 
-    async with ControlPlane(use_existing=False) as plane, Judge(plane.kubeconfig) as judge:
+    # Each round leaves its 200 MB in etcd's history for some minutes.
+    roomy = ControlPlane(use_existing=False, extra_args={"etcd": ["--quota-backend-bytes=8589934592"]})
+    async with roomy as plane, Judge(plane.kubeconfig) as judge:
         await judge.create_namespace("large")
         await repeat(case, at_once=5, seconds=900, plane=plane)
 
