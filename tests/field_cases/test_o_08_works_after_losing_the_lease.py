@@ -19,6 +19,7 @@ RENEWALS = Match(
     resource="leases",
     where=lambda request: request.verb in ("create", "update", "patch") and request.status in (200, 201),
 )
+STAMPS = Match(resource="widgets", verb="patch", where=lambda request: request.status == 200)
 
 
 @pytest.mark.long
@@ -60,11 +61,11 @@ async def test_o_08(repeat: Repeat, programs: Programs):
                 await until(lambda: stamps("b"), timeout=3 * LEASE, what="B stamps")
                 began_b = stamps("b")[0][0]
                 await anyio.sleep(B_ALONE)
-            renewed = max(
-                request.ended or 0.0 for request in run.proxy.requests(RENEWALS, since=0.0) if request.time < began_b
-            )
+            renewed = max(request.ended or 0.0 for request in run.proxy.requests(RENEWALS) if request.time < began_b)
+            # When it was sent: the judge sees it some milliseconds later.
+            written = max(request.time for request in run.proxy.requests(STAMPS))
+            assert written <= renewed + DEADLINE, f"A wrote {written - renewed:.3f} s after its last renewal"
             last_a = max(at for at, _ in stamps("a"))
-            assert last_a <= renewed + DEADLINE, f"A wrote {last_a - renewed:.2f} s after its last renewal"
             assert last_a < began_b, "A wrote after B"
             # Of any two stamps in a row the writer changed once.
             writers = [status["by"] for seen in record.changes if (status := seen.object.get("status"))]
