@@ -7,6 +7,7 @@ priority count, and all counters agree.
 from __future__ import annotations
 
 import asyncio
+from abc import ABCMeta, abstractmethod
 
 import pytest
 from hypothesis import settings
@@ -32,7 +33,11 @@ def step(coroutine):
     return False, None
 
 
-class Model(RuleBasedStateMachine):
+class AbstractMachine(ABCMeta, type(RuleBasedStateMachine)):
+    """Refuses to run a machine that leaves a method of its model out."""
+
+
+class Model(RuleBasedStateMachine, metaclass=AbstractMachine):
     """What both queues have in common; the order of keys is up to the two below."""
 
     def __init__(self, clock, metrics, queue) -> None:
@@ -47,20 +52,25 @@ class Model(RuleBasedStateMachine):
         self.adds = self.retries = self.taken = self.finished = 0
         self.closed = self.stopped = self.draining = False
 
+    @abstractmethod
     def model_now(self, key: str, priority: int) -> None:
-        raise NotImplementedError
+        """A key is added."""
 
+    @abstractmethod
     def model_later(self, key: str, delay: float, priority: int) -> None:
-        raise NotImplementedError
+        """A key is added with a delay."""
 
+    @abstractmethod
     def model_due(self, key: str, priority: int, at: float) -> None:
-        raise NotImplementedError
+        """The delay of a key has ended."""
 
+    @abstractmethod
     def next_key(self) -> tuple[str, int] | None:
-        raise NotImplementedError
+        """Return what a get hands out, with its priority."""
 
+    @abstractmethod
     def model_take(self, key: str) -> None:
-        raise NotImplementedError
+        """A key is handed out."""
 
     def apart(self, key: str, delay: float) -> float:
         """Make a delay end when no other ends: the classic queue does not promise which of two goes first then."""
@@ -126,8 +136,9 @@ class Model(RuleBasedStateMachine):
         self.began[key] = self.clock.now
         self.taken += 1
 
+    @abstractmethod
     def over(self) -> bool:
-        raise NotImplementedError
+        """Tell whether a get that finds nothing ends."""
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -170,8 +181,9 @@ class Model(RuleBasedStateMachine):
         ended, _ = step(self.queue.shutdown_with_drain())
         assert ended == self.drained()
 
+    @abstractmethod
     def drained(self) -> bool:
-        raise NotImplementedError
+        """Tell whether a drain has nothing more to wait for."""
 
     @invariant()
     def counts_agree(self):
