@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import (
@@ -107,30 +107,29 @@ class _Family(Collector, ABC, Generic[S]):
         return [self._metric(list(self._series.items()))]
 
 
-class FastCounter(_Family[Number]):
+class _NumberFamily(_Family[Number]):
+    _made: ClassVar[type[CounterMetricFamily | GaugeMetricFamily]]
+
+    def _make(self) -> Number:
+        return Number()
+
+    def _metric(self, series: Iterable[tuple[tuple[str, ...], Number]]) -> Metric:
+        family = self._made(self._name, self._text, labels=self._labelnames)
+        for values, number in series:
+            family.add_metric(values, number.now())
+        return family
+
+
+class FastCounter(_NumberFamily):
     """A counter; its name ends with ``_total``."""
 
-    def _make(self) -> Number:
-        return Number()
-
-    def _metric(self, series: Iterable[tuple[tuple[str, ...], Number]]) -> Metric:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
-        for values, number in series:
-            family.add_metric(values, number.now())
-        return family
+    _made = CounterMetricFamily
 
 
-class FastGauge(_Family[Number]):
+class FastGauge(_NumberFamily):
     """A gauge."""
 
-    def _make(self) -> Number:
-        return Number()
-
-    def _metric(self, series: Iterable[tuple[tuple[str, ...], Number]]) -> Metric:
-        family = GaugeMetricFamily(self._name, self._text, labels=self._labelnames)
-        for values, number in series:
-            family.add_metric(values, number.now())
-        return family
+    _made = GaugeMetricFamily
 
 
 class FastHistogram(_Family[Buckets]):
