@@ -9,11 +9,10 @@ import sys
 
 import anyio
 
+from hack.field_bench.manager import config_maps_of, manager_options
 from hack.field_bench.report import say
-from pyreconcile import Builder, Manager, ManagerOptions, Reconciler, Request, Result
+from pyreconcile import Builder, Manager, Reconciler, Request, Result
 from pyreconcile.api.core_v1 import ConfigMap
-from pyreconcile.cache import CacheOptions, KindOptions
-from pyreconcile.client import ConnectOptions
 from pyreconcile.controller import ControllerOptions
 
 
@@ -26,16 +25,7 @@ class Crowd(Reconciler[ConfigMap]):
 
 
 async def main(kubeconfig: str, namespace: str, queue: str = "") -> None:
-    options = ManagerOptions(
-        connect=ConnectOptions(kubeconfig=kubeconfig),
-        cache=CacheOptions(
-            namespaces=(namespace,), by_kind={ConfigMap: KindOptions(fields="metadata.name!=kube-root-ca.crt")}
-        ),
-        metrics_bind_address="0",
-        health_probe_bind_address="0",
-        handle_signals=True,
-    )
-    async with Manager(options) as manager:
+    async with Manager(manager_options(kubeconfig, config_maps_of(namespace))) as manager:
         builder = Builder(manager).for_(ConfigMap)
         builder.with_options(ControllerOptions(use_priority_queue=queue != "fifo")).complete(Crowd())
         await manager.run()

@@ -12,13 +12,13 @@ import sys
 import anyio
 from prometheus_client import generate_latest
 
+from hack.field_bench.manager import manager_options
 from hack.field_bench.report import asked, say
-from pyreconcile import Builder, Manager, ManagerOptions, Request
+from pyreconcile import Builder, Manager, Request
 from pyreconcile.api import KubeObject, RawObject, unstructured
 from pyreconcile.api.apps_v1 import Deployment
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.cache import CacheOptions, CacheUnhealthyError, KindOptions
-from pyreconcile.client import ConnectOptions
 
 KINDS: dict[str, type[KubeObject]] = {"configmaps": ConfigMap, "deployments": Deployment}
 
@@ -70,13 +70,7 @@ async def main(kubeconfig: str, namespace: str, kind_name: str, labels: str = ""
     kind = KINDS.get(kind_name) or unstructured(*kind_name.rsplit("/", 1))
     # kube-root-ca.crt comes by itself some time after its namespace.
     mine = KindOptions(labels=labels, fields="metadata.name!=kube-root-ca.crt")
-    options = ManagerOptions(
-        connect=ConnectOptions(kubeconfig=kubeconfig),
-        cache=CacheOptions(namespaces=(namespace,), by_kind={kind: mine}),
-        metrics_bind_address="0",
-        health_probe_bind_address="0",
-        handle_signals=True,
-    )
+    options = manager_options(kubeconfig, CacheOptions(namespaces=(namespace,), by_kind={kind: mine}))
     async with Manager(options) as manager:
         registration = manager.cache.informer(kind).add_handler(Telling())
         Builder(manager).for_(kind).complete(reconcile)

@@ -10,12 +10,12 @@ import sys
 
 import anyio
 
+from hack.field_bench.manager import manager_options
 from hack.field_bench.report import asked, say
-from pyreconcile import Builder, Manager, ManagerOptions, Request
+from pyreconcile import Builder, Manager, Request
 from pyreconcile.api import KubeObject, RawObject, metadata_only
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.cache import CacheOptions, KindOptions, strip_managed_fields
-from pyreconcile.client import ConnectOptions
 from pyreconcile.controller import MatchesLabels
 
 
@@ -40,13 +40,7 @@ async def reconcile(request: Request) -> None:
 
 async def main(kubeconfig: str, namespace: str, mode: str) -> None:
     kind: type[KubeObject] = metadata_only(ConfigMap) if mode == "metadata" else ConfigMap
-    options = ManagerOptions(
-        connect=ConnectOptions(kubeconfig=kubeconfig),
-        cache=options_of(mode, namespace),
-        metrics_bind_address="0",
-        health_probe_bind_address="0",
-        handle_signals=True,
-    )
+    options = manager_options(kubeconfig, options_of(mode, namespace))
     async with Manager(options) as manager:
         Builder(manager).for_(kind, predicates=[MatchesLabels("wanted=yes")]).complete(reconcile)
         async with anyio.create_task_group() as tasks:

@@ -13,11 +13,10 @@ from collections import Counter
 
 import anyio
 
+from hack.field_bench.manager import config_maps_of, manager_options
 from hack.field_bench.report import say
-from pyreconcile import Builder, Manager, ManagerOptions, Request, Result
+from pyreconcile import Builder, Manager, Request, Result
 from pyreconcile.api.core_v1 import ConfigMap
-from pyreconcile.cache import CacheOptions, KindOptions
-from pyreconcile.client import ConnectOptions
 from pyreconcile.controller import ControllerOptions
 from pyreconcile.workqueue import RateLimiter, WindowedExponentialRateLimiter
 
@@ -47,16 +46,7 @@ class Script:
 
 
 async def main(kubeconfig: str, namespace: str) -> None:
-    options = ManagerOptions(
-        connect=ConnectOptions(kubeconfig=kubeconfig),
-        cache=CacheOptions(
-            namespaces=(namespace,), by_kind={ConfigMap: KindOptions(fields="metadata.name!=kube-root-ca.crt")}
-        ),
-        metrics_bind_address="0",
-        health_probe_bind_address="0",
-        handle_signals=True,
-    )
-    async with Manager(options) as manager:
+    async with Manager(manager_options(kubeconfig, config_maps_of(namespace))) as manager:
         for name, base, rounds in (("default", 0.005, 15), ("slow", 0.3, 5)):
             limiter = WindowedExponentialRateLimiter(base)
             script = Script(name, rounds, limiter)

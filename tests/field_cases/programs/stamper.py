@@ -11,11 +11,12 @@ from itertools import count
 
 import anyio
 
+from hack.field_bench.manager import manager_options
 from hack.field_bench.report import say
-from pyreconcile import Builder, ElectionOptions, Manager, ManagerOptions, Reconciler, Request
+from pyreconcile import Builder, ElectionOptions, Manager, Reconciler, Request
 from pyreconcile.api import Unstructured, unstructured
 from pyreconcile.cache import CacheOptions
-from pyreconcile.client import ConnectOptions, MergePatch
+from pyreconcile.client import MergePatch
 from pyreconcile.controller import GenerationChanged
 
 Widget = unstructured("field.example.dev/v1", "Widget")
@@ -36,21 +37,15 @@ class Stamper(Reconciler[Unstructured]):
 
 
 async def main(kubeconfig: str, namespace: str, identity: str, lease: str, deadline: str, retry: str) -> None:
-    options = ManagerOptions(
-        connect=ConnectOptions(kubeconfig=kubeconfig),
-        cache=CacheOptions(namespaces=(namespace,)),
-        leader_election=ElectionOptions(
-            name="lock",
-            namespace=namespace,
-            identity=identity,
-            lease_duration=float(lease),
-            renew_deadline=float(deadline),
-            retry_period=float(retry),
-        ),
-        metrics_bind_address="0",
-        health_probe_bind_address="0",
-        handle_signals=True,
+    election = ElectionOptions(
+        name="lock",
+        namespace=namespace,
+        identity=identity,
+        lease_duration=float(lease),
+        renew_deadline=float(deadline),
+        retry_period=float(retry),
     )
+    options = manager_options(kubeconfig, CacheOptions(namespaces=(namespace,)), leader_election=election)
     async with Manager(options) as manager:
         Builder(manager).for_(Widget, predicates=[GenerationChanged()]).complete(Stamper(identity))
         async with anyio.create_task_group() as tasks:

@@ -10,12 +10,11 @@ import sys
 
 import anyio
 
+from hack.field_bench.manager import config_maps_of, manager_options
 from hack.field_bench.report import say
-from pyreconcile import Builder, Manager, ManagerOptions, Reconciler, Request
+from pyreconcile import Builder, Manager, Reconciler, Request
 from pyreconcile.api import RawObject, Unstructured, unstructured
 from pyreconcile.api.core_v1 import ConfigMap
-from pyreconcile.cache import CacheOptions, KindOptions
-from pyreconcile.client import ConnectOptions
 from pyreconcile.controller import set_controller_reference
 
 Widget = unstructured("field.example.dev/v1", "Widget")
@@ -42,16 +41,7 @@ class Widgets(Reconciler[Unstructured]):
 
 
 async def main(kubeconfig: str, namespace: str) -> None:
-    options = ManagerOptions(
-        connect=ConnectOptions(kubeconfig=kubeconfig),
-        cache=CacheOptions(
-            namespaces=(namespace,), by_kind={ConfigMap: KindOptions(fields="metadata.name!=kube-root-ca.crt")}
-        ),
-        metrics_bind_address="0",
-        health_probe_bind_address="0",
-        handle_signals=True,
-    )
-    async with Manager(options) as manager:
+    async with Manager(manager_options(kubeconfig, config_maps_of(namespace))) as manager:
         manager.cache.add_index(ConfigMap, "owner", owner_of)
         Builder(manager).for_(Widget).owns(ConfigMap).complete(Widgets())
         async with anyio.create_task_group() as tasks:
