@@ -12,6 +12,7 @@ from pyreconcile_controllers.leaderworkerset.controller import LeaderEvents, Lea
 from pyreconcile_controllers.leaderworkerset.lost_pods import LostPods, PodEvents
 from pyreconcile_controllers.leaderworkerset.pod_controller import PodReconciler
 from pyreconcile_controllers.leaderworkerset.reading import SetReader
+from pyreconcile_controllers.leaderworkerset.settings import SchedulerProvider, Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet, LeaderWorkerSetSpec, LeaderWorkerSetStatus
 from pyreconcile_controllers.leaderworkerset.webhook import register, webhook_configurations
 
@@ -23,6 +24,8 @@ __all__ = [
     "LeaderWorkerSet",
     "LeaderWorkerSetSpec",
     "LeaderWorkerSetStatus",
+    "SchedulerProvider",
+    "Settings",
     "setup",
     "webhook_configurations",
 ]
@@ -30,8 +33,17 @@ __all__ = [
 MODELS = (LeaderWorkerSet,)
 
 
-def setup(manager: Manager) -> None:
-    """Register the controllers ``leaderworkerset`` and ``pod``, and the webhooks if the manager serves any."""
+def setup(manager: Manager, settings: Settings | None = None) -> None:
+    """Register the controllers ``leaderworkerset`` and ``pod``, and the webhooks if the manager serves any.
+
+    Args:
+        manager: runs them.
+        settings: by default those that the environment gives; see `Settings.from_environment`.
+
+    Raises:
+        ValueError: the environment has a setting that cannot be used.
+    """
+    settings = settings or Settings.from_environment()
     cache = manager.cache
     cache.add_index(StatefulSet, groups.BY_SET, groups.index_set)
     cache.add_index(ControllerRevision, groups.BY_SET, groups.index_revision)
@@ -47,7 +59,7 @@ def setup(manager: Manager) -> None:
         .owns(Service)
         .watches(StatefulSet, EnqueueMapped(requests_of, raw=True))
         .watches(Pod, LeaderEvents())
-        .complete(LeaderWorkerSetReconciler(events, sets))
+        .complete(LeaderWorkerSetReconciler(events, sets, settings=settings))
     )
     lost = LostPods()
     (
@@ -55,7 +67,7 @@ def setup(manager: Manager) -> None:
         .named("pod")
         .watches(Pod, PodEvents(lost))
         .watches(StatefulSet, EnqueueOwner(Pod))
-        .complete(PodReconciler(events, sets, lost))
+        .complete(PodReconciler(events, sets, lost, settings=settings))
     )
     if manager.webhooks is not None:
-        register(manager.webhooks)
+        register(manager.webhooks, settings)

@@ -24,6 +24,7 @@ from pyreconcile_controllers.leaderworkerset.objects import (
 from pyreconcile_controllers.leaderworkerset.reading import REVISION, SetReader, ensure_service
 from pyreconcile_controllers.leaderworkerset.revision import Revision, RevisionCache, differs
 from pyreconcile_controllers.leaderworkerset.rollout import GroupState, Observed, Plan, Strategy, needs_states, plan
+from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.status import Outcome, next_status
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
@@ -35,11 +36,17 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
     """Makes one set's leader StatefulSet, shared service, revisions and status what its spec says."""
 
     def __init__(
-        self, events: EventRecorder, sets: SetReader, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        events: EventRecorder,
+        sets: SetReader,
+        *,
+        settings: Settings | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Emit events through ``events`` and read sets through ``sets``; ``now`` gives the time for conditions."""
         self._events = events
         self._sets = sets
+        self._settings = settings or Settings()
         self._now = now
         self._revisions = RevisionCache()
 

@@ -20,6 +20,7 @@ from pyreconcile_controllers.leaderworkerset.objects import (
 )
 from pyreconcile_controllers.leaderworkerset.reading import POD, SetReader, ensure_service
 from pyreconcile_controllers.leaderworkerset.revision import restore
+from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
 _REVISION_RETRY = 1.0
@@ -34,8 +35,11 @@ class TopologyError(ReconcileError):
 class PodReconciler(Reconciler[Pod]):
     """Looks after one pod of a set: gives a leader its workers, and recreates the group that a pod failed."""
 
-    def __init__(self, events: EventRecorder, sets: SetReader, lost: LostPods) -> None:
+    def __init__(
+        self, events: EventRecorder, sets: SetReader, lost: LostPods, *, settings: Settings | None = None
+    ) -> None:
         """Emit events through ``events`` and read sets through ``sets``; `PodEvents` fills ``lost``."""
+        self._settings = settings or Settings()
         self._events = events
         self._sets = sets
         self._lost = lost

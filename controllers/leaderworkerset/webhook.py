@@ -16,6 +16,7 @@ from pyreconcile.webhook import webhook_configurations as build_configurations
 from pyreconcile_controllers.leaderworkerset.names import SET_NAME_LABEL, SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION
 from pyreconcile_controllers.leaderworkerset.pod_webhook import mutate_pod
 from pyreconcile_controllers.leaderworkerset.rollout import scaled_value
+from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
 MUTATING_CONFIGURATION: Final = "lws-mutating-webhook-configuration"
@@ -52,8 +53,12 @@ _PERCENT_TEXT = (
 )
 
 
-def register(server: WebhookServer) -> None:
+def register(server: WebhookServer, settings: Settings | None = None) -> None:
     """Serve the set's four webhooks, at the paths that the Go controller uses.
+
+    Args:
+        server: serves them.
+        settings: those of the controllers.
 
     Raises:
         ValueError: one of the paths is taken.

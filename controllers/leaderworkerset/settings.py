@@ -1,0 +1,63 @@
+"""What an operator sets for all LeaderWorkerSets of a manager."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, Self, get_args
+
+PREFIX: Final = "LEADERWORKERSET_"
+
+SchedulerProvider = Literal["volcano", "kubernetes"]
+"""Who places a group whole or not at all: Volcano, or kube-scheduler itself (scheduling.k8s.io)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which scheduler places groups whole, and how patient the controllers are.
+
+    Args:
+        scheduler_provider: makes a PodGroup for every group and names it in the pods; None places pods one by one.
+        waiting_event_after: seconds that a rollout may wait for one group before an event says so; 0 emits none.
+
+    Raises:
+        ValueError: a value cannot be used; the message names the field.
+    """
+
+    scheduler_provider: SchedulerProvider | None = None
+    waiting_event_after: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.scheduler_provider is not None and self.scheduler_provider not in get_args(SchedulerProvider):
+            known = " or ".join(repr(name) for name in get_args(SchedulerProvider))
+            raise ValueError(f"scheduler_provider: must be {known}, not {self.scheduler_provider!r}")
+        if not 0 <= self.waiting_event_after < float("inf"):
+            raise ValueError(f"waiting_event_after: must be 0 or more seconds, and is {self.waiting_event_after}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read the settings from variables such as ``LEADERWORKERSET_SCHEDULER_PROVIDER``; others keep their default.
+
+        An empty variable counts as not set.
+
+        Raises:
+            ValueError: a value cannot be used; the message names the variable or the field.
+        """
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = PREFIX + field.name.upper()
+            if text := environment.get(variable):
+                given[field.name] = _read(variable, text, field.default)
+        return cls(**given)
+
+
+def _read(variable: str, text: str, default: object) -> str | bool | int | float:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{variable}: must be true or false, not {text!r}")
+        return text.lower() == "true"
+    try:
+        return int(text) if isinstance(default, int) else float(text) if isinstance(default, float) else text
+    except ValueError:
+        raise ValueError(f"{variable}: must be a number, not {text!r}") from None
