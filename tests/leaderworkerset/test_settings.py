@@ -1,6 +1,7 @@
 """What an operator may set for all sets."""
 
 import pytest
+
 from pyreconcile_controllers.leaderworkerset import Settings
 
 
