@@ -10,7 +10,7 @@ the manager, and give its ``context`` to the server::
 from typing import TYPE_CHECKING
 
 from pyreconcile._lazy import lazy_names
-from pyreconcile.certs._pair import KeyPair
+from pyreconcile.certs._pair import KeyPair, TLSVersion
 from pyreconcile.certs._sources import (
     CertificateFiles,
     CertificateSource,
@@ -32,6 +32,7 @@ __all__ = [
     "GeneratedCertificates",
     "KeyPair",
     "TLSOptions",
+    "TLSVersion",
     "choose_source",
 ]
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
 from pyreconcile._files import HeldFile
+
+TLSVersion: TypeAlias = Literal["TLSv1.2", "TLSv1.3"]
+"""The oldest version of TLS that a server speaks."""
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +26,24 @@ class KeyPair:
         return "KeyPair(…)"
 
 
-def server_context(client_ca: Path | None = None) -> ssl.SSLContext:
-    """Return a context for a server of HTTP/1.1 over TLS 1.2 or newer, without a certificate yet.
+def server_context(
+    client_ca: Path | None = None, *, minimum_version: TLSVersion = "TLSv1.2", ciphers: str | None = None
+) -> ssl.SSLContext:
+    """Return a context for a server of HTTP/1.1 over TLS, without a certificate yet.
 
-    With ``client_ca``, clients must show a certificate of that CA.
+    Args:
+        client_ca: when given, clients must show a certificate of that CA.
+        minimum_version: the oldest version that it speaks.
+        ciphers: what may be used with TLS 1.2, as OpenSSL names it; by default what Python takes for safe.
 
     Raises:
-        OSError: ``client_ca`` cannot be read.
+        KeyError: ``minimum_version`` is none of the two.
+        OSError: ``client_ca`` cannot be read, or OpenSSL knows none of the ciphers (`ssl.SSLError`).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = _VERSIONS[minimum_version]
+    if ciphers is not None:
+        context.set_ciphers(ciphers)
     context.set_alpn_protocols(["http/1.1"])
     if client_ca is not None:
         context.load_verify_locations(cafile=client_ca)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from pyreconcile.certs._pair import KeyPair
+from pyreconcile.certs._pair import KeyPair, TLSVersion, server_context
 
 if TYPE_CHECKING:
     from pyreconcile.certs._authority import CertificateAuthority
@@ -37,9 +37,11 @@ class TLSOptions:
         key_name: file of the private key in that folder.
         hosts: names and addresses that a made certificate is good for.
         client_ca: file with the CA of client certificates; when given, clients must show one.
+        minimum_version: the oldest version of TLS that is spoken.
+        ciphers: what may be used with TLS 1.2, as OpenSSL names it (``ECDHE+AESGCM``); TLS 1.3 has its own.
 
     Raises:
-        ValueError: a file's name is a path; the message names the field.
+        ValueError: a file's name is a path, or a version or cipher is not known; the message names the field.
     """
 
     cert_dir: Path | str | None = None
@@ -47,8 +49,16 @@ class TLSOptions:
     key_name: str = "tls.key"
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
     client_ca: Path | str | None = None
+    minimum_version: TLSVersion = "TLSv1.2"
+    ciphers: str | None = None
 
     def __post_init__(self) -> None:
+        try:
+            server_context(minimum_version=self.minimum_version, ciphers=self.ciphers)
+        except KeyError:
+            raise ValueError(f"minimum_version: must be TLSv1.2 or TLSv1.3, not {self.minimum_version!r}") from None
+        except OSError as error:
+            raise ValueError(f"ciphers: this OpenSSL knows none of {self.ciphers!r}") from error
         for field in ("cert_name", "key_name"):
             name = getattr(self, field)
             if not name or Path(name).name != name:

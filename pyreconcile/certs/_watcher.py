@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from pyreconcile.certs._folders import FolderWatch, watch_folders
-from pyreconcile.certs._pair import KeyPair, load_pair, server_context
+from pyreconcile.certs._pair import KeyPair, TLSVersion, load_pair, server_context
 from pyreconcile.certs._sources import CertificateSource
 
 POLL: Final = 10.0
@@ -41,6 +41,8 @@ class CertificateWatcher:
         source: where the certificate comes from.
         metrics: counts the reads.
         client_ca: file with the CA of client certificates; when given, clients must show one.
+        minimum_version: the oldest version of TLS that is spoken.
+        ciphers: what may be used with TLS 1.2, as OpenSSL names it.
         poll: seconds between two looks.
 
     Raises:
@@ -56,6 +58,8 @@ class CertificateWatcher:
         *,
         metrics: CertificateMetrics,
         client_ca: Path | None = None,
+        minimum_version: TLSVersion = "TLSv1.2",
+        ciphers: str | None = None,
         poll: float = POLL,
     ) -> None:
         self._source = source
@@ -63,7 +67,7 @@ class CertificateWatcher:
         self._poll = poll
         self._callbacks: list[Callable[[], None]] = []
         self._served: KeyPair | None = None
-        self.context = server_context(client_ca)
+        self.context = server_context(client_ca, minimum_version=minimum_version, ciphers=ciphers)
         """What the server uses."""
         self._served = self._read()
         load_pair(self.context, self._served)

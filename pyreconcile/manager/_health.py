@@ -29,8 +29,12 @@ class Checks:
     """The checks behind one endpoint."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._checks: dict[str, HealthCheck] = {}
+
+    def serves(self, path: str) -> bool:
+        """Tell whether a path is that of all the checks or of one of them."""
+        return path == self.path or path.startswith(f"{self.path}/")
 
     def __contains__(self, name: str) -> bool:
         return name in self._checks
@@ -42,7 +46,7 @@ class Checks:
             ValueError: the name is taken, or not fit for a path.
         """
         if not name or "/" in name or name in self._checks:
-            raise ValueError(f"check {name!r}: give it a name without slashes that no other check of {self._path} has")
+            raise ValueError(f"check {name!r}: give it a name without slashes that no other check of {self.path} has")
         self._checks[name] = check
 
     async def answer(self, name: str = "", *, verbose: bool = False, exclude: Collection[str] = ()) -> tuple[int, str]:
@@ -66,7 +70,7 @@ class Checks:
                 failed = True
                 results.append(f"[-]{check_name} failed: reason withheld\n")
         if failed or verbose:
-            lines += [*results, f"{self._path.strip('/')} check {'failed' if failed else 'passed'}\n"]
+            lines += [*results, f"{self.path.strip('/')} check {'failed' if failed else 'passed'}\n"]
         else:
             lines.append("ok")
         return (500 if failed else 200), "".join(lines)
@@ -78,24 +82,25 @@ class Checks:
                 if inspect.isawaitable(result):
                     await result
         except Exception as error:
-            log.warning("health_check_failed", path=self._path, check=name, error=repr(error))
+            log.warning("health_check_failed", path=self.path, check=name, error=repr(error))
             return False
         return True
 
 
 class HealthEndpoints:
-    """Serves ``/healthz`` and ``/readyz``."""
+    """Serves the two probes, by default at ``/healthz`` and ``/readyz``."""
 
-    def __init__(self) -> None:
-        self.healthz = Checks("/healthz")
-        self.readyz = Checks("/readyz")
+    def __init__(self, liveness: str = "/healthz", readiness: str = "/readyz") -> None:
+        self.healthz = Checks(liveness)
+        self.readyz = Checks(readiness)
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a probe."""
-        base, _, name = request.path.lstrip("/").partition("/")
-        checks = {"healthz": self.healthz, "readyz": self.readyz}.get(base)
-        if checks is None:
+        found = [checks for checks in (self.healthz, self.readyz) if checks.serves(request.path)]
+        if not found:
             return text(404, "not found\n")
+        checks = max(found, key=lambda one: len(one.path))
+        name = request.path[len(checks.path) + 1 :]
         if request.method not in ("GET", "HEAD"):
             return text(405, "use GET\n")
         query = request.query

@@ -106,7 +106,7 @@ class Manager:
             owns_process=options.handle_signals,
         )
 
-        self._health = HealthEndpoints()
+        self._health = HealthEndpoints(options.liveness_endpoint, options.readiness_endpoint)
         if self.elector is not None:
             self._health.healthz.add("leader-election", self.elector.check_health)
         self._health_server = HttpServer(
@@ -318,7 +318,13 @@ class Manager:
         assert options is not None
         source = choose_source(options, default_folder=_METRICS_CERT_FOLDER)
         client_ca = None if options.client_ca is None else Path(options.client_ca)
-        return CertificateWatcher(source, metrics=self.metrics, client_ca=client_ca)
+        return CertificateWatcher(
+            source,
+            metrics=self.metrics,
+            client_ca=client_ca,
+            minimum_version=options.minimum_version,
+            ciphers=options.ciphers,
+        )
 
     def _describe(self) -> dict[str, object]:
         """Tell the state for the debug port; called on its thread."""

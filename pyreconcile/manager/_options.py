@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from pyreconcile.election import ElectionOptions
 from pyreconcile.events import EventsApi
 from pyreconcile.manager._http import parse_address
 from pyreconcile.webhook import WebhookOptions
+
+_ENDPOINT = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class ManagerOptions:
             server is asked, for which the account needs the ClusterRole ``system:auth-delegator`` (rule MG-10).
             Only with ``metrics_tls``: others could read the tokens.
         health_probe_bind_address: where ``/healthz`` and ``/readyz`` are served (default ``:8081``).
+        liveness_endpoint, readiness_endpoint: the paths of the two probes.
         debug_bind_address: where tasks, memory, queues and informers of this process are shown (off by default; rule
             MG-11). Whoever reaches it sees them, so name a host that is local: ``127.0.0.1:6060``.
         events_api: how events are written: ``events.k8s.io/v1`` (the default), or ``v1`` for the older ones of core,
@@ -59,6 +63,8 @@ class ManagerOptions:
     metrics_tls: TLSOptions | None = None
     metrics_authorization: bool = False
     health_probe_bind_address: str = ":8081"
+    liveness_endpoint: str = "/healthz"
+    readiness_endpoint: str = "/readyz"
     debug_bind_address: str = "0"
     events_api: EventsApi = "events.k8s.io/v1"
     webhook: WebhookOptions | None = None
@@ -72,6 +78,11 @@ class ManagerOptions:
         parse_address("metrics_bind_address", self.metrics_bind_address)
         parse_address("health_probe_bind_address", self.health_probe_bind_address)
         parse_address("debug_bind_address", self.debug_bind_address)
+        for name in ("liveness_endpoint", "readiness_endpoint"):
+            if not _ENDPOINT.fullmatch(path := getattr(self, name)):
+                raise ValueError(f"{name}: {path!r} is no path; write it as in '/healthz'")
+        if self.liveness_endpoint == self.readiness_endpoint:
+            raise ValueError(f"readiness_endpoint: {self.readiness_endpoint!r} is the liveness_endpoint already")
         if self.events_api not in ("events.k8s.io/v1", "v1"):
             raise ValueError(f"events_api: must be 'events.k8s.io/v1' or 'v1', not {self.events_api!r}")
         if self.metrics_authorization and self.metrics_tls is None:

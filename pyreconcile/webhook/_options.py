@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pyreconcile.api import KubeObject, RawObject, Resource
-from pyreconcile.certs import TLSOptions
+from pyreconcile.certs import CertificateSource, TLSOptions, TLSVersion
 
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"]
 
@@ -40,6 +40,9 @@ class WebhookOptions:
         hosts: names and addresses that the made certificate is good for; those of ``service`` are added.
         service: the Service in front of this server, when the manager runs inside the cluster.
         client_ca: file with the CA of client certificates; when given, clients must show one.
+        minimum_version: the oldest version of TLS that is spoken.
+        ciphers: what may be used with TLS 1.2, as OpenSSL names it.
+        certificates: where the certificate comes from, in place of ``cert_dir`` and of one made here.
 
     Raises:
         ValueError: a value is not of that form; the message names the field.
@@ -52,6 +55,9 @@ class WebhookOptions:
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
     service: ServiceReference | None = None
     client_ca: Path | str | None = None
+    minimum_version: TLSVersion = "TLSv1.2"
+    ciphers: str | None = None
+    certificates: CertificateSource | None = None
 
     def __post_init__(self) -> None:
         split_address(self.bind_address)
@@ -66,6 +72,8 @@ class WebhookOptions:
             key_name=self.key_name,
             hosts=self.hosts,
             client_ca=self.client_ca,
+            minimum_version=self.minimum_version,
+            ciphers=self.ciphers,
         )
 
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import anyio
 import structlog
-from aiohttp import web
 from anyio.abc import TaskStatus
 
 from pyreconcile.api import KubeObject, RawObject
@@ -29,6 +28,7 @@ from pyreconcile.webhook._handlers import (
     Validator,
     ValidatorHandler,
 )
+from pyreconcile.webhook._http import HTTPServer, Request, Response, text
 from pyreconcile.webhook._options import (
     CONVERSION_PATH,
     WebhookOptions,
@@ -42,11 +42,7 @@ from pyreconcile.webhook._routes import AdmissionRoute, ConversionRoute, Route
 T = TypeVar("T", bound=KubeObject)
 
 CERT_FOLDER = "k8s-webhook-server/serving-certs"  # below the temporary folder, as controller-runtime has it (rule WH-1)
-# The API server's transport drops idle connections after 90 s; ours must live longer, or a request may meet a
-# connection that is just being closed.
-_KEEP_ALIVE = 120.0
 _SHUTDOWN = 10.0  # seconds that running requests have at the end
-_CUT_OFF = 0.01  # seconds at a hard stop; aiohttp takes 0 for no limit
 _READY_LIMIT = 10.0  # seconds of the handshake that tells whether it serves (rule WH-1)
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
 _PATH = re.compile(r"((/[A-Za-z0-9_-]+)+|/)\Z")
@@ -106,7 +102,9 @@ class WebhookServer:
         """
         if self._watcher is None:
             options = self.options
-            source = choose_source(options.tls, default_folder=CERT_FOLDER, hosts=service_hosts(options.service))
+            source = options.certificates
+            if source is None:
+                source = choose_source(options.tls, default_folder=CERT_FOLDER, hosts=service_hosts(options.service))
             if options.service is not None and isinstance(source, GeneratedCertificates):
                 _log.warning(
                     "certificate_of_this_process_behind_a_service",
@@ -115,7 +113,13 @@ class WebhookServer:
                     "that installed last: set cert_dir, or have one replica with strategy Recreate",
                 )
             client_ca = None if options.client_ca is None else Path(options.client_ca)
-            self._watcher = CertificateWatcher(source, client_ca=client_ca, metrics=self._metrics)
+            self._watcher = CertificateWatcher(
+                source,
+                client_ca=client_ca,
+                minimum_version=options.minimum_version,
+                ciphers=options.ciphers,
+                metrics=self._metrics,
+            )
         return self._watcher
 
     @property
@@ -204,30 +208,17 @@ class WebhookServer:
             return
         host, port = self._target
         certificates = self.certificates
-        server = web.Server(
-            self._serve, access_log=None, keepalive_timeout=_KEEP_ALIVE, handler_cancellation=True, tcp_keepalive=True
-        )
-        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
-        graceful = False
+        sock = None if host else _listen_everywhere(port)
+        server = HTTPServer(self._serve, limit=self._limit)
         try:
-            await runner.setup()
-            site: web.BaseSite
-            if host:
-                site = web.TCPSite(runner, host, port, ssl_context=certificates.context)
-            else:
-                site = web.SockSite(runner, _listen_everywhere(port), ssl_context=certificates.context)
-            await site.start()
-            self._port = runner.addresses[0][1]
-            _log.info("webhook server listening", host=host or "*", port=self._port, paths=sorted(self._routes))
-            task_status.started()
-            await certificates.run(stop)
-            graceful = True
+            async with server.listening(host, port, context=certificates.context, grace=_SHUTDOWN, sock=sock) as bound:
+                self._port = bound
+                _log.info("webhook server listening", host=host or "*", port=bound, paths=sorted(self._routes))
+                task_status.started()
+                await certificates.run(stop)
+                self._port = 0
         finally:
             self._port = 0
-            with anyio.CancelScope(shield=True):
-                if not graceful:
-                    await server.shutdown(_CUT_OFF)
-                await runner.cleanup()
 
     async def check_ready(self) -> None:
         """Readiness check: make a TLS handshake with the own port, for 10 s at most (rule WH-1).
@@ -247,20 +238,24 @@ class WebhookServer:
             stream = await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
             await stream.aclose()
 
-    async def _serve(self, http: web.BaseRequest) -> web.StreamResponse:
-        route = self._routes.get(http.path)
+    async def _serve(self, request: Request) -> Response:
+        route = self._routes.get(request.path)
         if route is None:
-            return web.Response(status=404, text="no webhook at this path")
+            return text(404, "no webhook at this path")
         start = time.perf_counter()
         status = 500
         route.metrics.in_flight(1)
         try:
-            response = await route.serve(http)
+            response = await route.serve(request)
             status = response.status
             return response
         finally:
             route.metrics.in_flight(-1)
             route.metrics.served(status, time.perf_counter() - start)
+
+    def _limit(self, path: str) -> int:
+        route = self._routes.get(path)
+        return 0 if route is None else route.max_body
 
 
 def _listen_everywhere(port: int) -> socket.socket:

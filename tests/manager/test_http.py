@@ -177,3 +177,27 @@ def test_bad_concurrency_is_refused_by_the_options_name():
         ManagerOptions(max_concurrent_reconciles=0)
     with pytest.raises(ValueError, match=r"^max_concurrent_reconciles_by_kind: 'Pod'"):
         ManagerOptions(max_concurrent_reconciles_by_kind={"Pod": 0})
+
+
+async def test_mg_8_the_probes_may_be_at_other_paths(local_manager: Callable[..., Any]):
+    paths = {"liveness_endpoint": "/live", "readiness_endpoint": "/live/ready"}
+    async with local_manager(health_probe_bind_address="127.0.0.1:0", **paths) as manager:
+        manager.add_readyz_check("bad", fail)
+        async with served(manager) as get:
+            assert await get("/live") == (200, "ok")
+            assert await get("/live/ready") == (500, "[-]bad failed: reason withheld\nlive/ready check failed\n")
+            assert (await get("/live/ready/bad"))[0] == 500
+            assert (await get("/healthz"))[0] == (await get("/readyz"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"liveness_endpoint": "healthz"}, "liveness_endpoint: 'healthz' is no path"),
+        ({"readiness_endpoint": "/"}, "readiness_endpoint: '/' is no path"),
+        ({"readiness_endpoint": "/healthz"}, "readiness_endpoint: '/healthz' is the liveness_endpoint already"),
+    ],
+)
+def test_mg_8_a_path_that_no_probe_can_have_is_refused(given: dict[str, str], message: str):
+    with pytest.raises(ValueError, match=message):
+        ManagerOptions(**given)  # type: ignore[arg-type]
