@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import orjson
-from aiohttp import web
 
 from pyreconcile.api import RawObject
 from pyreconcile.metrics import WebhookMetrics
 from pyreconcile.webhook._conversion import Conversions, convert_review
 from pyreconcile.webhook._handlers import DEFAULT_TIMEOUT, MAX_TIMEOUT, Handler, run_handlers
+from pyreconcile.webhook._http import Request, Response, text
 from pyreconcile.webhook._request import answer
 
 MAX_BODY: Final = 7 * 1024 * 1024
@@ -21,16 +21,23 @@ MAX_BODY: Final = 7 * 1024 * 1024
 MAX_CONVERSION_BODY: Final = 256 * 1024 * 1024
 """Bytes; a conversion review may hold all objects of a list."""
 
+_TIMEOUT = re.compile(r"(?:^|&)timeout=(\d+)s(?:&|$)", re.ASCII)
+
 
 class Route(Protocol):
     """What is served at one path."""
+
+    @property
+    def max_body(self) -> int:
+        """Bytes below which a body must be."""
+        ...
 
     @property
     def metrics(self) -> WebhookMetrics:
         """Counts its requests."""
         ...
 
-    async def serve(self, http: web.BaseRequest) -> web.Response:
+    async def serve(self, request: Request) -> Response:
         """Answer a request."""
         ...
 
@@ -42,36 +49,40 @@ class Route(Protocol):
 class AdmissionRoute:
     """Runs handlers on an AdmissionReview. The HTTP status is 200 whatever the verdict (rule WH-4)."""
 
+    max_body = MAX_BODY
+
     def __init__(self, handlers: tuple[Handler, ...], metrics: WebhookMetrics) -> None:
         self._handlers = handlers
         self.metrics = metrics
 
-    async def serve(self, http: web.BaseRequest) -> web.Response:
+    async def serve(self, request: Request) -> Response:
         """Read the review, and answer it or say inside of one what is wrong with the body."""
-        return _json(await self._answer(http))
+        return _json(await self._answer(request))
 
     async def call(self, review: RawObject) -> RawObject:
         """Run the handlers."""
         return await run_handlers(self._handlers, review, on_panic=self.metrics.panic)
 
-    async def _answer(self, http: web.BaseRequest) -> RawObject:
-        body = await _read_body(http, MAX_BODY)
-        if body is None:
+    async def _answer(self, request: Request) -> RawObject:
+        if request.body is None:
             return _error(413, "RequestEntityTooLarge", f"the body must be smaller than {MAX_BODY} bytes")
-        if not body:
+        if not request.body:
             return _error(400, "BadRequest", "the body is empty")
-        content_type = http.headers.get("Content-Type", "")
-        if content_type != "application/json":
-            return _error(400, "BadRequest", f"the Content-Type must be application/json, not {content_type!r}")
+        content_type = request.headers.get(b"content-type", b"")
+        if content_type != b"application/json":
+            given = content_type.decode("latin-1")
+            return _error(400, "BadRequest", f"the Content-Type must be application/json, not {given!r}")
         try:
-            review = orjson.loads(body)
+            review = orjson.loads(request.body)
         except ValueError as error:
             return _error(400, "BadRequest", f"the body is no JSON: {error}")
-        return await run_handlers(self._handlers, review, timeout=_timeout(http), on_panic=self.metrics.panic)
+        return await run_handlers(self._handlers, review, timeout=_timeout(request.query), on_panic=self.metrics.panic)
 
 
 class ConversionRoute:
     """Converts the objects of a ConversionReview, of all kinds that were added."""
+
+    max_body = MAX_CONVERSION_BODY
 
     def __init__(self, metrics: WebhookMetrics, on_panic: Callable[[], None]) -> None:
         self.metrics = metrics
@@ -92,16 +103,15 @@ class ConversionRoute:
         conversions.check()
         self.kinds[key] = conversions
 
-    async def serve(self, http: web.BaseRequest) -> web.Response:
+    async def serve(self, request: Request) -> Response:
         """Read the review and answer it; a body that is none gets status 400."""
-        body = await _read_body(http, MAX_CONVERSION_BODY)
-        if body is None:
-            return web.Response(status=413, text=f"the body must be smaller than {MAX_CONVERSION_BODY} bytes")
+        if request.body is None:
+            return text(413, f"the body must be smaller than {MAX_CONVERSION_BODY} bytes")
         try:
-            review = orjson.loads(body)
+            review = orjson.loads(request.body)
             answered = await self.call(review)
         except ValueError as error:
-            return web.Response(status=400, text=f"the body is no ConversionReview: {error}")
+            return text(400, f"the body is no ConversionReview: {error}")
         return _json(answered)
 
     async def call(self, review: RawObject) -> RawObject:
@@ -113,24 +123,13 @@ class ConversionRoute:
         return await convert_review(self.kinds, review, on_panic=self._on_panic)
 
 
-def _json(value: RawObject) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json")
+def _json(value: RawObject) -> Response:
+    return Response(200, orjson.dumps(value))
 
 
-async def _read_body(http: web.BaseRequest, limit: int) -> bytes | None:
-    if (http.content_length or 0) >= limit:
-        return None
-    body = bytearray()
-    async for chunk in http.content.iter_any():
-        body += chunk
-        if len(body) >= limit:
-            return None
-    return bytes(body)
-
-
-def _timeout(http: web.BaseRequest) -> float:
-    """Seconds that the API server waits: it says so in the query, as in ``?timeout=10s``."""
-    match = re.fullmatch(r"(\d+)s", http.query.get("timeout", ""))
+def _timeout(query: str) -> float:
+    """Seconds that the API server waits: it says so in the query, as in ``timeout=10s``."""
+    match = _TIMEOUT.search(query)
     return min(float(match[1]), MAX_TIMEOUT) if match and int(match[1]) else DEFAULT_TIMEOUT
 
 
