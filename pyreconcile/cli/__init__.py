@@ -17,6 +17,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "crds": ("pyreconcile.cli._crds", "Print or apply the CRDs of the bundled controllers."),
     "down": ("pyreconcile.cli._plane", "Stop the control plane that `up` started."),
+    "lws": ("pyreconcile.cli._lws", "Look at LeaderWorkerSets, and run their manager."),
     "run": ("pyreconcile.cli._run", "Run bundled controllers as one manager."),
     "status": ("pyreconcile.cli._plane", "Show the control plane that `up` started."),
     "up": ("pyreconcile.cli._plane", "Start a local control plane and leave it running."),
