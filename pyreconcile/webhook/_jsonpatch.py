@@ -10,7 +10,7 @@ def json_patch(old: Any, new: Any) -> list[dict[str, Any]]:
 
     Values are compared as JSON: ``1`` differs from ``true`` and from ``1.0``, null from a missing key. Items that a
     list has in common at its front and at its back are kept, so appending, inserting and removing are one operation
-    for each item.
+    for each item. Parts that both share are not looked into.
     """
     operations: list[dict[str, Any]] = []
     _diff(old, new, "", operations)
@@ -19,6 +19,8 @@ def json_patch(old: Any, new: Any) -> list[dict[str, Any]]:
 
 def same_json(a: Any, b: Any) -> bool:
     """Tell whether two values are the same JSON; unlike ``==``, ``1``, ``true`` and ``1.0`` differ."""
+    if a is b:
+        return True
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -60,6 +62,8 @@ def rebase(raw: Any, before: Any, after: Any) -> Any:
 
 
 def _diff(old: Any, new: Any, path: str, operations: list[dict[str, Any]]) -> None:
+    if old is new:
+        return
     if type(old) is type(new):
         if isinstance(old, dict):
             _diff_objects(old, new, path, operations)

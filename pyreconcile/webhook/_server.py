@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from pyreconcile.api import KubeObject, RawObject
+from pyreconcile.api import KubeObject, RawObject, copy_json
 from pyreconcile.certs import CertificateWatcher, GeneratedCertificates, choose_source
 from pyreconcile.metrics import Metrics
 from pyreconcile.webhook._conversion import Conversions
@@ -37,7 +38,7 @@ from pyreconcile.webhook._options import (
     split_address,
     validating_path,
 )
-from pyreconcile.webhook._routes import AdmissionRoute, ConversionRoute, Route
+from pyreconcile.webhook._routes import AdmissionRoute, AdmitAllRoute, ConversionRoute, Route
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -142,12 +143,20 @@ class WebhookServer:
         self._routes[path] = AdmissionRoute(handlers, self._metrics.webhook(path))
         return path
 
-    def add_mutator(self, kind: type[KubeObject], *mutators: Mutator, path: str | None = None) -> str:
+    def add_mutator(
+        self,
+        kind: type[KubeObject],
+        *mutators: Mutator,
+        path: str | None = None,
+        copy: Callable[[RawObject], RawObject] = copy_json,
+    ) -> str:
         """Serve functions that change the parsed object; return the path.
 
-        The cheapest way, for kinds with much traffic such as pods. See `add` for what is raised.
+        The cheapest way, for kinds with much traffic such as pods. ``copy`` makes what a function may change, of which
+        the difference to the object is then sent. One that copies only what the functions change, and shares the rest
+        with the object, saves most of the work. See `add` for what is raised.
         """
-        return self.add(path or mutating_path(kind), *map(MutatorHandler, mutators))
+        return self.add(path or mutating_path(kind), *(MutatorHandler(one, copy) for one in mutators))
 
     def add_defaulter(self, kind: type[T], *defaulters: Defaulter[T], path: str | None = None) -> str:
         """Serve functions that fill in defaults on the typed object; return the path.
@@ -163,6 +172,16 @@ class WebhookServer:
     def add_raw_validator(self, kind: type[KubeObject], *validators: RawValidator, path: str | None = None) -> str:
         """Serve functions that check the parsed objects of a request; return the path. See `add` for what is raised."""
         return self.add(path or validating_path(kind), *map(RawValidatorHandler, validators))
+
+    def admit_all(self, kind: type[KubeObject], *, path: str | None = None) -> str:
+        """Serve a validating webhook that admits everything, at the least cost; return the path.
+
+        For configurations that come from elsewhere and name a webhook that has nothing to check here. See `add` for
+        what is raised.
+        """
+        path = self.add(path or validating_path(kind), RawValidatorHandler(lambda request: None))
+        self._routes[path] = AdmitAllRoute(self._routes[path])
+        return path
 
     def add_conversion(self, conversions: Conversions) -> str:
         """Serve the conversions of a kind at ``/convert``, where those of other kinds may be too; return the path.

@@ -471,3 +471,40 @@ async def test_o_10_removing_a_finalizer_from_a_deleting_object_is_not_defaulted
     server.add_defaulter(Gadget, change)
     review = admission_review(deleting([]), operation="UPDATE", old=deleting(["a"]))
     assert "patch" not in (await server.call(MUTATE, review))["response"]
+
+
+@pytest.mark.rules("WH-8")
+async def test_a_copy_that_shares_what_is_not_changed_gives_the_same_patch(server):
+    def mutate(raw, request):
+        raw["spec"]["replicas"] = 2
+
+    def share(raw):
+        return {**raw, "spec": {**raw["spec"]}}
+
+    server.add_mutator(Gadget, mutate, path="/whole")
+    server.add_mutator(Gadget, mutate, mutate, path="/shared", copy=share)
+    review = admission_review(gadget(replicas=1, future=[{"x": 1}]))
+    before = json.dumps(review)
+    shared, whole = await server.call("/shared", review), await server.call("/whole", review)
+    assert patch_of(shared) == patch_of(whole) == [{"op": "replace", "path": "/spec/replicas", "value": 2}]
+    assert json.dumps(review) == before
+
+
+async def test_an_async_mutator_and_validator_are_waited_for(server):
+    async def mutate(raw, request):
+        await asyncio.sleep(0)
+        raw["spec"]["replicas"] = 2
+
+    async def replace(raw, request):
+        await asyncio.sleep(0)
+        return {**raw, "spec": {"replicas": raw["spec"]["replicas"] + 1}}
+
+    async def refuse(request):
+        await asyncio.sleep(0)
+        raise Denied("never")
+
+    server.add_mutator(Gadget, mutate, replace)
+    server.add_raw_validator(Gadget, refuse)
+    answer = await server.call(MUTATE, admission_review(gadget()))
+    assert patch_of(answer) == [{"op": "add", "path": "/spec/replicas", "value": 3}]
+    assert (await server.call(VALIDATE, admission_review(gadget())))["response"]["status"]["message"] == "never"

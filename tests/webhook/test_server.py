@@ -98,6 +98,36 @@ async def test_wh_3_bad_body_is_refused_inside_a_review(body, headers, code, mes
         assert message in answer["response"]["status"]["message"]
 
 
+V1 = b'"apiVersion":"admission.k8s.io/v1",'
+FORMS = {
+    "as the API server writes it": b'{"kind":"AdmissionReview",' + V1 + b'"request":{"uid":"a-1","x":1}}',
+    "as it writes the older version": b'{"kind":"AdmissionReview",' + V1[:-2] + b'beta1","request":{"uid":"B2"}}',
+    "in another order": b"{" + V1 + b'"kind":"AdmissionReview","request":{"uid":"a-1"}}',
+    "with an escape": b'{"kind":"AdmissionReview",' + V1 + b'"request":{"uid":"\\u0061"}}',
+    "of an unknown version": b'{"kind":"AdmissionReview",' + V1[:-3] + b'2","request":{"uid":"a-1"}}',
+    "without a request": b'{"kind":"AdmissionReview",' + V1[:-1] + b"}",
+    "no JSON": b"{",
+    "empty": b"",
+}
+
+
+@pytest.mark.rules("WH-3", "WH-4")
+@pytest.mark.parametrize("body", FORMS.values(), ids=FORMS)
+async def test_what_admits_all_answers_byte_for_byte_as_a_validator_without_objections(body):
+    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"))
+    server.admit_all(Thing)
+    server.add_raw_validator(Thing, lambda request: None, path="/checked")
+    async with serving(server), session(server) as client:
+        found = []
+        for path in (PATH, "/checked"):
+            async with client.post(path, data=body, headers=JSON) as response:
+                found.append((response.status, response.content_type, await response.read()))
+        async with client.post(PATH, data=body, headers={"Content-Type": "text/plain"}) as response:
+            assert json.loads(await response.read())["response"]["status"]["code"] == 400
+        assert (await server.call(PATH, REVIEW))["response"]["allowed"]
+    assert found[0] == found[1]
+
+
 @pytest.mark.rules("U-66")
 async def test_wh_3_body_without_length_is_limited_too():
     async def chunks():
