@@ -1,7 +1,7 @@
 """HTTP/1.1 for the webhook server: asyncio carries the bytes, httptools (llhttp) reads the requests.
 
 The API server asks for every pod that is made, so that a request costs what its handler costs is worth a page of code:
-through aiohttp's server one costs 0.17 ms of CPU before any handler runs, through this one a third of that. What a
+through aiohttp's server one costs 0.14 ms of CPU beside its handler, through this one 0.06 ms. What a
 webhook needs of HTTP is little: keep-alive, bodies with a length or in chunks, one answer for each request.
 """
 
