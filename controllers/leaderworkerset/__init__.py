@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
 from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile.controller import Builder, EnqueueMapped, EnqueueOwner
-from pyreconcile_controllers.leaderworkerset import groups
+from pyreconcile_controllers.leaderworkerset import groups, node_loss
 from pyreconcile_controllers.leaderworkerset.controller import LeaderEvents, LeaderWorkerSetReconciler, requests_of
 from pyreconcile_controllers.leaderworkerset.lost_pods import LostPods, PodEvents
 from pyreconcile_controllers.leaderworkerset.pod_controller import PodReconciler
 from pyreconcile_controllers.leaderworkerset.reading import SetReader
+from pyreconcile_controllers.leaderworkerset.recreation import PendingRecreations
 from pyreconcile_controllers.leaderworkerset.settings import SchedulerProvider, Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet, LeaderWorkerSetSpec, LeaderWorkerSetStatus
 from pyreconcile_controllers.leaderworkerset.webhook import register, webhook_configurations
@@ -67,7 +68,9 @@ def setup(manager: Manager, settings: Settings | None = None) -> None:
         .named("pod")
         .watches(Pod, PodEvents(lost))
         .watches(StatefulSet, EnqueueOwner(Pod))
+        .watches(StatefulSet, PendingRecreations())
         .complete(PodReconciler(events, sets, lost, settings=settings))
     )
+    node_loss.register(manager, events)
     if manager.webhooks is not None:
         register(manager.webhooks, settings)

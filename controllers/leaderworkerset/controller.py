@@ -13,7 +13,7 @@ from pyreconcile.api.core_v1 import Pod
 from pyreconcile.client import ApiError, Client, ConflictError, NotFoundError
 from pyreconcile.controller import DeleteEvent, Handler, Reconciler, Request, RequestQueue, Result, UpdateEvent
 from pyreconcile.events import EventRecorder
-from pyreconcile_controllers.leaderworkerset import groups, names
+from pyreconcile_controllers.leaderworkerset import groups, names, restart_budget
 from pyreconcile_controllers.leaderworkerset.history import History
 from pyreconcile_controllers.leaderworkerset.objects import (
     headless_service,
@@ -84,11 +84,29 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         counted = groups.counted_groups(size, key, leaders, workers)
         replicas = (applied.get("status") or {}).get("replicas", 0)
         outcome = next_status(lws, strategy, counted, replicas, self._now())
+        self._show_waiting(lws, leader_set, leaders, outcome)
         if not await self._write_status(lws, outcome):
             return Result(requeue=True)
         if outcome.complete:
             await history.truncate(self._writer, key)
         return None
+
+    def _show_waiting(
+        self, lws: LeaderWorkerSet, leader_set: RawObject | None, leaders: Iterable[RawObject], outcome: Outcome
+    ) -> None:
+        """Tell in the status which groups wait to be recreated, on a set that asks for delays."""
+        try:
+            backoff = restart_budget.Backoff.read(lws.metadata.annotations)
+        except ValueError:
+            backoff = None  # the pod controller tells so
+        restart_budget.set_condition(
+            outcome.status.conditions,
+            backoff,
+            {} if leader_set is None else groups.annotations_of(leader_set),
+            {groups.uid_of(leader): groups.revision_key(leader) for leader in leaders},
+            generation=lws.metadata.generation,
+            now=self._now(),
+        )
 
     async def _labelled(self, kind: type[KubeObject], lws: LeaderWorkerSet, index: str) -> list[RawObject]:
         return await self.cache.list_raw(kind, namespace=lws.metadata.namespace, index=(index, lws.key))

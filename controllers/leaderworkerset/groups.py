@@ -30,6 +30,12 @@ def labels_of(raw: RawObject) -> dict[str, str]:
     return labels
 
 
+def annotations_of(raw: RawObject) -> dict[str, str]:
+    """Return the annotations of an object."""
+    annotations: dict[str, str] = raw["metadata"].get("annotations") or {}
+    return annotations
+
+
 def namespace_of(raw: RawObject) -> str:
     """Return the namespace of an object."""
     namespace: str = raw["metadata"].get("namespace", "")

@@ -6,6 +6,8 @@ import hashlib
 import re
 
 PREFIX = "leaderworkerset.sigs.k8s.io/"
+OWN_PREFIX = "leaderworkerset.pyreconcile.dev/"
+"""Starts the annotations that the Go controller does not know."""
 
 FIELD_MANAGER = "lws"
 """Owner of the fields that the controllers apply; the Go controller uses the same (LWS §6.2)."""

@@ -19,6 +19,7 @@ from pyreconcile_controllers.leaderworkerset.objects import (
     worker_stateful_set,
 )
 from pyreconcile_controllers.leaderworkerset.reading import POD, SetReader, ensure_service
+from pyreconcile_controllers.leaderworkerset.recreation import RestartBudget, sooner
 from pyreconcile_controllers.leaderworkerset.revision import restore
 from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
@@ -48,6 +49,10 @@ class PodReconciler(Reconciler[Pod]):
     def _writer(self) -> Client:
         return self.client.with_options(field_manager=names.FIELD_MANAGER)
 
+    @cached_property
+    def _budget(self) -> RestartBudget:
+        return RestartBudget(self.client, self.cache, self._events)
+
     async def reconcile(self, request: Request) -> Result | None:
         """Look at what became of one pod."""
         for lost in self._lost.of(request.key):
@@ -65,7 +70,12 @@ class PodReconciler(Reconciler[Pod]):
             return None
         if not groups.is_leader(pod) or groups.is_terminating(pod):
             return None
-        return await self._reconcile_leader(lws, pod)
+        recreating = lws.spec.leader_worker_template.restart_policy in _RECREATING
+        outlook = await self._budget.look(lws, pod, recreating=recreating)
+        if outlook.failed and await self._budget.admit(lws, pod, outlook.failed):
+            await self._delete_leader(lws, pod, outlook.failed)
+            return None
+        return sooner(await self._reconcile_leader(lws, pod), outlook.again)
 
     async def _set_of(self, pod: RawObject) -> LeaderWorkerSet | None:
         name = groups.labels_of(pod)[names.SET_NAME_LABEL]
@@ -143,15 +153,20 @@ class PodReconciler(Reconciler[Pod]):
             return False
         if groups.is_terminating(leader):
             return True
+        if not await self._budget.admit(lws, leader, groups.name_of(pod)):
+            return False
+        await self._delete_leader(lws, leader, groups.name_of(pod))
+        return True
+
+    async def _delete_leader(self, lws: LeaderWorkerSet, leader: RawObject, failed: str) -> None:
         name = groups.name_of(leader)
         key = object_key(groups.namespace_of(leader), name)
         await self._writer.delete(Pod, key, propagation="Foreground", uid=groups.uid_of(leader), missing_ok=True)
         note = (
-            f"Worker pod {groups.name_of(pod)} failed, deleted leader pod {name} "
+            f"Worker pod {failed} failed, deleted leader pod {name} "
             f"to recreate group {groups.labels_of(leader).get(names.GROUP_INDEX_LABEL, '')}"
         )
         self._events.event(lws, "Normal", "RecreateGroup", note, action="Delete", related=POD.from_dict(leader))
-        return True
 
     async def _group_pending(self, lws: LeaderWorkerSet, pod: RawObject) -> bool:
         """Tell whether the group was incomplete, or not started, when the pod failed."""

@@ -13,6 +13,7 @@ from pyreconcile.api import RawObject
 from pyreconcile.api.core_v1 import Pod
 from pyreconcile.webhook import AdmissionRequest, AdmissionWebhook, FieldError, FieldErrors, WebhookServer
 from pyreconcile.webhook import webhook_configurations as build_configurations
+from pyreconcile_controllers.leaderworkerset import node_loss, restart_budget
 from pyreconcile_controllers.leaderworkerset.names import SET_NAME_LABEL, SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION
 from pyreconcile_controllers.leaderworkerset.pod_webhook import mutate_pod
 from pyreconcile_controllers.leaderworkerset.rollout import scaled_value
@@ -134,6 +135,7 @@ def validate_set(new: RawObject, old: RawObject | None = None) -> list[FieldErro
                 "cannot have subgroup-exclusive-topology without subGroupSize set",
             )
         )
+    errors += _check_own_annotations(annotations)
     if old is not None:
         errors += _check_change(spec, old["spec"])
     return errors
@@ -144,6 +146,13 @@ def _check_set(request: AdmissionRequest) -> None:
         errors = validate_set(request.object, request.old_object)
         if errors:
             raise FieldErrors(errors)
+
+
+def _check_own_annotations(annotations: dict[str, str]) -> list[FieldError]:
+    wrong = [*restart_budget.problems(annotations)]
+    if (why := node_loss.problem(annotations)) is not None:
+        wrong.append((node_loss.ANNOTATION, why))
+    return [FieldError.invalid(f"metadata.annotations.{name}", annotations[name], why) for name, why in wrong]
 
 
 def _accept(_request: AdmissionRequest) -> None:

@@ -12,6 +12,7 @@ from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
 from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile.client import MergePatch
 from pyreconcile.crd import install_crds
+from pyreconcile.manager import Manager
 from pyreconcile.testing import eventually, running
 from pyreconcile.testing._running import in_own_task
 from pyreconcile.webhook import WebhookOptions, install, webhook_configurations
@@ -150,7 +151,8 @@ def manager_options(manager_options):
 
 
 @asynccontextmanager
-async def at_work(manager, client, namespace):
+async def at_work(manager, client, namespace, *, stay=False):
+    """Run the controllers and webhooks of one process; unless they ``stay``, the sets are deleted at its end."""
     await install_crds(client, leaderworkerset.MODELS)
     leaderworkerset.setup(manager)
     only_here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
@@ -165,9 +167,15 @@ async def at_work(manager, client, namespace):
             await found.until(found.admission_is_on, what="the API server asks the webhooks")
             yield found
         finally:
-            await client.delete_all_of(LeaderWorkerSet, namespace=namespace)
-            for kind in (Mutating, Validating):
-                await client.delete(kind, namespace, missing_ok=True)
+            if not stay:
+                await tidy(client, namespace)
+
+
+async def tidy(client, namespace):
+    """Delete the sets of a test, and its webhooks."""
+    await client.delete_all_of(LeaderWorkerSet, namespace=namespace)
+    for kind in (Mutating, Validating):
+        await client.delete(kind, namespace, missing_ok=True)
 
 
 @pytest_asyncio.fixture
@@ -175,3 +183,16 @@ async def sets(manager, client, namespace) -> AsyncIterator[Sets]:
     """The controllers and webhooks at work in the test's namespace."""
     async with in_own_task(at_work(manager, client, namespace)) as found:
         yield found
+
+
+@pytest_asyncio.fixture
+async def process(manager_options, client, namespace):
+    """Runs the controllers and webhooks while an ``async with process()`` block runs, one after the other."""
+
+    @asynccontextmanager
+    async def start():
+        async with Manager(manager_options) as manager, at_work(manager, client, namespace, stay=True) as found:
+            yield found
+
+    yield start
+    await tidy(client, namespace)
