@@ -92,7 +92,7 @@ def leader_stateful_set(
                 },
                 "selector": {"matchLabels": {names.SET_NAME_LABEL: name, names.WORKER_INDEX_LABEL: names.LEADER_INDEX}},
                 "template": template,
-                **_claims(revision),
+                **_claims(revision, lws.metadata.namespace),
             },
         }
     )
@@ -139,7 +139,7 @@ def worker_stateful_set(
                 "ordinals": {"start": 1},
                 "selector": {"matchLabels": selector},
                 "template": template,
-                **_claims(revision),
+                **_claims(revision, leader.metadata.namespace),
             },
         }
     )
@@ -245,21 +245,24 @@ def _pod_template(template: RawObject, *, labels: Mapping[str, str], annotations
     }
 
 
-def _claims(revision: Revision) -> dict[str, Any]:
-    """Claim templates and their retention: only the parts that the Go controller hands on (LWS §6.2)."""
+def _claims(revision: Revision, namespace: str) -> dict[str, Any]:
+    """Claim templates and their retention: only the parts that the Go controller hands on (LWS §6.2).
+
+    A claim template's namespace is part of an immutable field, so it has to be there as the Go controller writes it.
+    """
     result: dict[str, Any] = {}
     if claims := revision.template.get("volumeClaimTemplates"):
-        result["volumeClaimTemplates"] = [_claim(claim) for claim in claims]
+        result["volumeClaimTemplates"] = [_claim(claim, namespace) for claim in claims]
     if retention := revision.template.get("persistentVolumeClaimRetentionPolicy"):
         result["persistentVolumeClaimRetentionPolicy"] = retention
     return result
 
 
-def _claim(claim: RawObject) -> RawObject:
+def _claim(claim: RawObject, namespace: str) -> RawObject:
     spec = claim["spec"]
     kept = {name: spec[name] for name in ("accessModes", "storageClassName", "volumeMode") if name in spec}
     resources = {name: spec["resources"][name] for name in ("requests", "limits") if name in spec["resources"]}
     if resources:
         kept["resources"] = resources
-    metadata = {name: claim["metadata"][name] for name in ("name", "namespace") if name in claim["metadata"]}
+    metadata = {"name": claim["metadata"].get("name", ""), "namespace": namespace}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": kept}

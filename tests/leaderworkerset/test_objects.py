@@ -220,7 +220,7 @@ def test_lws_6_2_claims_hand_on_only_some_fields():
             {
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "data"},
+                "metadata": {"name": "data", "namespace": lws.metadata.namespace},
                 "spec": {
                     "accessModes": ["ReadWriteOnce"],
                     "storageClassName": "fast",
