@@ -70,7 +70,8 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         leaders = await self._labelled(Pod, lws, groups.LEADERS_BY_SET)
         labelled = await self._labelled(StatefulSet, lws, groups.BY_SET)
         workers = [item for item in labelled if names.group_index(groups.labels_of(item)) is not None]
-        size, strategy = lws.spec.leader_worker_template.size, strategy_of(lws)
+        size = lws.spec.leader_worker_template.size
+        strategy = strategy_of(lws, upstream_surge=self._settings.upstream_surge)
 
         observed = _observed(leader_set)
         states: list[GroupState] = []

@@ -111,6 +111,12 @@ def phase_of(pod: RawObject) -> str:
     return phase
 
 
+def size_of(pod: RawObject, default: int) -> int:
+    """Return how many pods the pod's group has by its own revision; ``default`` when the pod does not tell (§16.3)."""
+    text = (pod["metadata"].get("annotations") or {}).get(names.SIZE_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() else default
+
+
 def pod_ready(pod: RawObject) -> bool:
     """Tell whether the pod's Ready condition is True, whatever its phase."""
     return any(item["type"] == "Ready" and item["status"] == "True" for item in _status(pod).get("conditions") or ())
@@ -140,7 +146,10 @@ def stateful_set_ready(workers: RawObject) -> bool:
 def group_states(
     set_name: str, total: int, size: int, key: str, leaders: Sequence[RawObject], workers: Iterable[RawObject]
 ) -> list[GroupState]:
-    """Return the states of the groups 0 to ``total`` - 1, as a rolling update looks at them (LWS §6.3)."""
+    """Return the states of the groups 0 to ``total`` - 1, as a rolling update looks at them (LWS §6.3).
+
+    ``size`` is the set's; a group of an older revision may have another, see `size_of`.
+    """
     by_name = {name_of(item): item for item in workers}
     states = [GroupState()] * total
     for leader in leaders:
@@ -148,13 +157,13 @@ def group_states(
         if index is None or index >= total or name != names.group_name(set_name, index):
             continue
         current = revision_key(leader) == key
-        ready, updated = _ready_and_updated(leader, by_name.get(name), size, key)
+        ready, updated = _ready_and_updated(leader, by_name.get(name), size_of(leader, size), key)
         states[index] = GroupState(ready=ready, updated=updated, old=not current)
     return states
 
 
 def counted_groups(size: int, key: str, leaders: Sequence[RawObject], workers: Iterable[RawObject]) -> list[Group]:
-    """Return the groups that the status counts (LWS §6.6).
+    """Return the groups that the status counts (LWS §6.6); ``size`` is the set's, as for `group_states`.
 
     Raises:
         ValueError: a leader has no group index, as when the pod webhook is missing.
@@ -166,9 +175,9 @@ def counted_groups(size: int, key: str, leaders: Sequence[RawObject], workers: I
         if index is None:
             name = object_key(namespace_of(leader), name_of(leader))
             raise ValueError(f"pod {name}: label {names.GROUP_INDEX_LABEL} is no number; is the pod webhook on?")
-        own = by_name.get(name_of(leader))
-        if size == 1 or own is not None:
-            ready, updated = _ready_and_updated(leader, own, size, key)
+        own, pods = by_name.get(name_of(leader)), size_of(leader, size)
+        if pods == 1 or own is not None:
+            ready, updated = _ready_and_updated(leader, own, pods, key)
             groups.append(Group(index, ready, updated))
     return groups
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from pyreconcile_controllers.leaderworkerset import names
 from pyreconcile_controllers.leaderworkerset.revision import Revision, revision_name
 from pyreconcile_controllers.leaderworkerset.rollout import Plan, Strategy
 from pyreconcile_controllers.leaderworkerset.tpu import TPU_RESOURCE
-from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
+from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet, RollingUpdateConfiguration
 
 # Built from parsed JSON and compared as such: the pod template in it need not pass through its model each time.
 STATEFUL_SET = unstructured("apps/v1", "StatefulSet")
@@ -22,7 +23,7 @@ STATEFUL_SET = unstructured("apps/v1", "StatefulSet")
 UNIQUE_PER_REPLICA = "UniquePerReplica"
 
 
-def strategy_of(lws: LeaderWorkerSet) -> Strategy:
+def strategy_of(lws: LeaderWorkerSet, *, upstream_surge: bool = False) -> Strategy:
     """Return what a set asks of its updates; a part that the webhook would have filled takes its default (LWS §2.1).
 
     Raises:
@@ -31,8 +32,9 @@ def strategy_of(lws: LeaderWorkerSet) -> Strategy:
     rollout = lws.spec.rollout_strategy
     limits = rollout.rolling_update_configuration if rollout else None
     if limits is None:
-        return Strategy.resolve(lws.spec.replicas, 1, 0, 0)
-    return Strategy.resolve(lws.spec.replicas, limits.max_unavailable, limits.max_surge, limits.partition)
+        limits = RollingUpdateConfiguration()
+    strategy = Strategy.resolve(lws.spec.replicas, limits.max_unavailable, limits.max_surge, limits.partition)
+    return replace(strategy, upstream_surge=upstream_surge)
 
 
 def is_unique_per_replica(lws: LeaderWorkerSet) -> bool:

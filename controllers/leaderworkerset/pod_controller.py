@@ -97,7 +97,7 @@ class PodReconciler(Reconciler[Pod]):
             }
             service = headless_service(POD.from_dict(pod), lws, selector)
             await ensure_service(self.cache, self._writer, service)
-        if lws.spec.leader_worker_template.size == 1:
+        if groups.size_of(pod, lws.spec.leader_worker_template.size) == 1:
             return None
         if lws.spec.startup_policy == "LeaderReady" and not groups.pod_ready(pod):
             return None
@@ -174,7 +174,7 @@ class PodReconciler(Reconciler[Pod]):
         listed = await self.cache.list_raw(Pod, namespace=groups.namespace_of(pod), index=(groups.BY_GROUP, group))
         # Pods that are gone count as they were, not as whatever has taken their names since.
         members = {groups.name_of(member): member for member in (*listed, *self._lost.of_group(group), pod)}
-        if len(members) != lws.spec.leader_worker_template.size:
+        if len(members) != groups.size_of(pod, lws.spec.leader_worker_template.size):
             return True
         return any(groups.phase_of(member) in ("", "Pending") for member in members.values())
 

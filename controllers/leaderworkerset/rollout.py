@@ -37,6 +37,8 @@ class Strategy:
     max_unavailable: int = 1
     max_surge: int = 0
     floor: int = 0
+    upstream_surge: bool = False
+    """Make and remove surge groups as the Go controller does; see `_groups_needed`."""
 
     @classmethod
     def resolve(cls, replicas: int, max_unavailable: int | str, max_surge: int | str, floor: int) -> Strategy:
@@ -160,12 +162,11 @@ def _plan(strategy: Strategy, observed: Observed | None, states: Sequence[GroupS
         partition = min(replicas, observed.replicas)
         if observed.replicas < replicas:
             return Plan(partition, replicas)
-        return _with_surge(strategy, observed, partition, replicas)
+        return _with_surge(strategy, observed, partition, [GroupState(ready=True, old=True)] * observed.replicas)
     if observed.partition == 0 and observed.replicas == replicas:
         return Plan(0, replicas)
     if observed.replicas < replicas:
         return Plan(observed.partition, replicas)
-    unready = replicas - sum(state.ready and state.updated for state in states[:replicas])
     if observed.set_replicas is None:
         raise ValueError("the leader StatefulSet's annotation leaderworkerset.sigs.k8s.io/replicas is no number")
     if observed.set_replicas != replicas:
@@ -173,16 +174,36 @@ def _plan(strategy: Strategy, observed: Observed | None, states: Sequence[GroupS
     else:
         step = strategy.max_unavailable + observed.replicas - replicas
         partition = roll(states, step, observed.partition)
-        if observed.replicas == replicas and not any(state.old for state in states):
-            # Nothing is of an older revision: groups that are merely starting are no reason for a surge.
-            return Plan(partition, replicas)
-    return _with_surge(strategy, observed, partition, unready)
+    return _with_surge(strategy, observed, partition, states)
 
 
-def _with_surge(strategy: Strategy, observed: Observed, partition: int, unready: int) -> Plan:
-    if strategy.floor >= strategy.replicas:
-        # No group may move, so none needs a stand-in.
-        wanted = strategy.replicas
-    else:
+def _with_surge(strategy: Strategy, observed: Observed, partition: int, states: Sequence[GroupState]) -> Plan:
+    if strategy.upstream_surge:
+        unready = strategy.replicas - sum(state.ready and state.updated for state in states[: strategy.replicas])
         wanted = want(strategy, unready)
+    else:
+        wanted = _groups_needed(strategy, observed, states)
     return Plan(partition, wanted, reclaimed=wanted < observed.replicas)
+
+
+def _groups_needed(strategy: Strategy, observed: Observed, states: Sequence[GroupState]) -> int:
+    """Return how many groups to have: surge groups stand in for groups that move, and for nothing else (O-15).
+
+    The Go controller counts every group that is not ready and updated: so groups which a partition holds back, or which
+    merely start or are broken at rest, bring surge groups too. And it takes away ready ones while others start.
+    """
+    replicas = strategy.replicas
+    done = [state.ready and state.updated for state in states[:replicas]]
+    first = min(strategy.floor, replicas)
+    moving = replicas - first - sum(done[first:])
+    surging = observed.replicas > max(replicas, observed.set_replicas or 0)
+    if moving == 0 or not (surging or any(state.old for state in states)):
+        return replicas
+    # A group that is held back and broken is unavailable all the same.
+    wanted = want(strategy, moving + sum(not state.ready for state in states[:first]))
+    if observed.set_replicas == replicas:
+        # What is ready stays until the groups that it stands for are.
+        needed = replicas - strategy.max_unavailable
+        while wanted < min(observed.replicas, strategy.burst) and sum(s.ready for s in states[:wanted]) < needed:
+            wanted += 1
+    return wanted

@@ -20,6 +20,9 @@ class Settings:
     Args:
         scheduler_provider: makes a PodGroup for every group and names it in the pods; None places pods one by one.
         waiting_event_after: seconds that a rollout may wait for one group before an event says so; 0 emits none.
+        upstream_surge: makes and removes surge groups as the Go controller does: also for a new set with a partition,
+            until the partition is back at 0, and whether or not the other groups are ready. Else there are surge groups
+            only while groups move.
 
     Raises:
         ValueError: a value cannot be used; the message names the field.
@@ -27,6 +30,7 @@ class Settings:
 
     scheduler_provider: SchedulerProvider | None = None
     waiting_event_after: float = 60.0
+    upstream_surge: bool = False
 
     def __post_init__(self) -> None:
         if self.scheduler_provider is not None and self.scheduler_provider not in get_args(SchedulerProvider):
