@@ -27,6 +27,7 @@ from pyreconcile_controllers.leaderworkerset.rollout import GroupState, Observed
 from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.status import Outcome, next_status
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
+from pyreconcile_controllers.leaderworkerset.wait_reporter import WaitReporter
 
 _TERMINATING_RETRY = 5.0
 """Seconds until another look at a leader StatefulSet that is going away (LWS §6.1)."""
@@ -47,6 +48,7 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         self._events = events
         self._sets = sets
         self._settings = settings or Settings()
+        self._waits = WaitReporter(events, self._settings.waiting_event_after)
         self._now = now
         self._revisions = RevisionCache()
 
@@ -88,9 +90,20 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         self._show_waiting(lws, leader_set, leaders, outcome)
         if not await self._write_status(lws, outcome):
             return Result(requeue=True)
+        again = await self._waits.report(
+            self.cache,
+            lws,
+            outcome.status,
+            key,
+            partition=planned.partition,
+            replicas=planned.replicas,
+            leaders=leaders,
+            workers=workers,
+            now=self._now(),
+        )
         if outcome.complete:
             await history.truncate(self._writer, key)
-        return None
+        return _look_again(again)
 
     def _show_waiting(
         self, lws: LeaderWorkerSet, leader_set: RawObject | None, leaders: Iterable[RawObject], outcome: Outcome
@@ -247,6 +260,11 @@ class LeaderEvents(Handler):
         if groups.is_leader(event.raw):
             for request in requests_of(event.raw):
                 queue.add(request)
+
+
+def _look_again(*seconds: float | None) -> Result | None:
+    known = [one for one in seconds if one is not None]
+    return Result(requeue_after=min(known)) if known else None
 
 
 def _readiness(leader: RawObject) -> tuple[Any, ...]:
