@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
 from pyreconcile.api.core_v1 import Pod, Service
-from pyreconcile.controller import Builder, EnqueueMapped, EnqueueOwner
+from pyreconcile.controller import Builder, EnqueueMapped, EnqueueOwner, KindSource
 from pyreconcile_controllers.leaderworkerset import groups, node_loss
 from pyreconcile_controllers.leaderworkerset.controller import LeaderEvents, LeaderWorkerSetReconciler, requests_of
+from pyreconcile_controllers.leaderworkerset.gang_support import SupportedSource
+from pyreconcile_controllers.leaderworkerset.gangs import gangs_for
 from pyreconcile_controllers.leaderworkerset.lost_pods import LostPods, PodEvents
 from pyreconcile_controllers.leaderworkerset.pod_controller import PodReconciler
 from pyreconcile_controllers.leaderworkerset.reading import SetReader
@@ -54,23 +56,28 @@ def setup(manager: Manager, settings: Settings | None = None) -> None:
     # Both report as one component, as the Go controllers do (LWS §6.5).
     events = manager.recorder("leaderworkerset")
     sets = SetReader()
+    gangs = gangs_for(
+        settings,
+        live=manager.unfenced_client.live,
+        cache=cache,
+        client=manager.client,
+        events=events,
+        namespace=next(iter(manager.options.cache.namespaces), ""),
+    )
     (
         Builder(manager)
         .for_(LeaderWorkerSet)
         .owns(Service)
         .watches(StatefulSet, EnqueueMapped(requests_of, raw=True))
         .watches(Pod, LeaderEvents())
-        .complete(LeaderWorkerSetReconciler(events, sets, settings=settings))
+        .complete(LeaderWorkerSetReconciler(events, sets, settings=settings, gangs=gangs))
     )
     lost = LostPods()
-    (
-        Builder(manager)
-        .named("pod")
-        .watches(Pod, PodEvents(lost))
-        .watches(StatefulSet, EnqueueOwner(Pod))
-        .watches(StatefulSet, PendingRecreations())
-        .complete(PodReconciler(events, sets, lost, settings=settings))
-    )
+    pods = Builder(manager).named("pod").watches(Pod, PodEvents(lost)).watches(StatefulSet, EnqueueOwner(Pod))
+    pods.watches(StatefulSet, PendingRecreations())
+    if gangs is not None:
+        pods.watches_source(SupportedSource(gangs.support, KindSource(cache, gangs.kind, EnqueueOwner(Pod))))
+    pods.complete(PodReconciler(events, sets, lost, settings=settings, gangs=gangs))
     node_loss.register(manager, events)
     if manager.webhooks is not None:
-        register(manager.webhooks, settings)
+        register(manager.webhooks, settings, gangs)

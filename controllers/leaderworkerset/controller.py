@@ -13,7 +13,8 @@ from pyreconcile.api.core_v1 import Pod
 from pyreconcile.client import ApiError, Client, ConflictError, NotFoundError
 from pyreconcile.controller import DeleteEvent, Handler, Reconciler, Request, RequestQueue, Result, UpdateEvent
 from pyreconcile.events import EventRecorder
-from pyreconcile_controllers.leaderworkerset import groups, names, restart_budget
+from pyreconcile_controllers.leaderworkerset import gang, groups, names, restart_budget
+from pyreconcile_controllers.leaderworkerset.gangs import RETRY, Gangs
 from pyreconcile_controllers.leaderworkerset.history import History
 from pyreconcile_controllers.leaderworkerset.objects import (
     headless_service,
@@ -42,9 +43,14 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         sets: SetReader,
         *,
         settings: Settings | None = None,
+        gangs: Gangs | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Emit events through ``events`` and read sets through ``sets``; ``now`` gives the time for conditions."""
+        """Emit events through ``events`` and read sets through ``sets``; ``now`` gives the time for conditions.
+
+        ``gangs`` has groups placed whole or not at all.
+        """
+        self._gangs = gangs
         self._events = events
         self._sets = sets
         self._settings = settings or Settings()
@@ -87,6 +93,7 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         counted = groups.counted_groups(size, key, leaders, workers)
         replicas = (applied.get("status") or {}).get("replicas", 0)
         outcome = next_status(lws, strategy, counted, replicas, self._now())
+        unplaceable = await self._mark_gangs(lws, outcome)
         self._show_waiting(lws, leader_set, leaders, outcome)
         if not await self._write_status(lws, outcome):
             return Result(requeue=True)
@@ -103,7 +110,14 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         )
         if outcome.complete:
             await history.truncate(self._writer, key)
-        return _look_again(again)
+        return _look_again(again, RETRY if unplaceable else None)
+
+    async def _mark_gangs(self, lws: LeaderWorkerSet, outcome: Outcome) -> bool:
+        """Tell in the status, and once by an event, when groups cannot be placed whole; true while that is so."""
+        problem = None if self._gangs is None else await self._gangs.support.problem()
+        if gang.mark(outcome.status.conditions, problem, lws.metadata.generation, self._now()):
+            self._events.event(lws, "Warning", "GangSchedulingUnavailable", problem or "", action="Schedule")
+        return bool(problem)
 
     def _show_waiting(
         self, lws: LeaderWorkerSet, leader_set: RawObject | None, leaders: Iterable[RawObject], outcome: Outcome

@@ -60,6 +60,12 @@ def controller_of(raw: RawObject) -> RawObject | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
+def owner_uid(raw: RawObject) -> str:
+    """Return the UID of an object's controller; empty without one."""
+    owner = controller_of(raw)
+    return "" if owner is None else str(owner["uid"])
+
+
 def is_terminating(raw: RawObject) -> bool:
     """Tell whether an object is being deleted."""
     return "deletionTimestamp" in raw["metadata"]
@@ -134,6 +140,18 @@ def pod_restarted(pod: RawObject) -> bool:
     status = _status(pod)
     containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     return any(container.get("restartCount", 0) > 0 for container in containers)
+
+
+def condition_of(raw: RawObject, kind: str) -> dict[str, Any] | None:
+    """Return the condition of one type; None when the object has none."""
+    return next((item for item in _status(raw).get("conditions") or () if item["type"] == kind), None)
+
+
+def group_labels(leader: RawObject) -> dict[str, str]:
+    """Return the labels that tell of which set, group and revision an object of a leader's group is."""
+    labels = labels_of(leader)
+    wanted = (names.SET_NAME_LABEL, names.GROUP_INDEX_LABEL, names.REVISION_LABEL)
+    return {label: labels[label] for label in wanted if label in labels}
 
 
 def stateful_set_ready(workers: RawObject) -> bool:

@@ -30,6 +30,7 @@ SUBGROUP_POLICY_TYPE_ANNOTATION = PREFIX + "subgroup-policy-type"
 SUBGROUP_SIZE_ANNOTATION = PREFIX + "subgroup-size"
 SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION = PREFIX + "subgroup-exclusive-topology"
 RECREATE_AFTER_START_ANNOTATION = PREFIX + "experimental-recreate-group-after-start"
+POD_GROUP_ANNOTATION = OWN_PREFIX + "pod-group"
 
 LEADER_INDEX = "0"
 

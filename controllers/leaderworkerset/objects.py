@@ -122,6 +122,8 @@ def worker_stateful_set(
     annotations = {**_group_annotations(lws, revision), names.LEADER_NAME_ANNOTATION: name}
     if requests_tpus(leader):
         annotations[names.LEADER_REQUESTS_TPUS_ANNOTATION] = "true"
+    if pod_group := leader.metadata.annotations.get(names.POD_GROUP_ANNOTATION):
+        annotations[names.POD_GROUP_ANNOTATION] = pod_group
     template = _pod_template(revision.template["workerTemplate"], labels=labels, annotations=annotations)
     if node_selector:
         template["spec"]["nodeSelector"] = {**template["spec"].get("nodeSelector", {}), **node_selector}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyreconcile.api import RawObject, object_key
 from pyreconcile.api.apps_v1 import StatefulSet
@@ -11,16 +11,18 @@ from pyreconcile.client import AlreadyExistsError, ApiError, Client
 from pyreconcile.controller import ReconcileError, Reconciler, Request, Result, TerminalError
 from pyreconcile.events import EventRecorder
 from pyreconcile_controllers.leaderworkerset import groups, names
+from pyreconcile_controllers.leaderworkerset.gangs import Gangs
 from pyreconcile_controllers.leaderworkerset.history import History
 from pyreconcile_controllers.leaderworkerset.lost_pods import LostPods
 from pyreconcile_controllers.leaderworkerset.objects import (
+    UNIQUE_PER_REPLICA,
     headless_service,
     is_unique_per_replica,
     worker_stateful_set,
 )
 from pyreconcile_controllers.leaderworkerset.reading import POD, SetReader, ensure_service
 from pyreconcile_controllers.leaderworkerset.recreation import RestartBudget, sooner
-from pyreconcile_controllers.leaderworkerset.revision import restore
+from pyreconcile_controllers.leaderworkerset.revision import Revision, restore
 from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
@@ -37,9 +39,19 @@ class PodReconciler(Reconciler[Pod]):
     """Looks after one pod of a set: gives a leader its workers, and recreates the group that a pod failed."""
 
     def __init__(
-        self, events: EventRecorder, sets: SetReader, lost: LostPods, *, settings: Settings | None = None
+        self,
+        events: EventRecorder,
+        sets: SetReader,
+        lost: LostPods,
+        *,
+        settings: Settings | None = None,
+        gangs: Gangs | None = None,
     ) -> None:
-        """Emit events through ``events`` and read sets through ``sets``; `PodEvents` fills ``lost``."""
+        """Emit events through ``events`` and read sets through ``sets``; `PodEvents` fills ``lost``.
+
+        ``gangs`` has groups placed whole or not at all.
+        """
+        self._gangs = gangs
         self._settings = settings or Settings()
         self._events = events
         self._sets = sets
@@ -90,31 +102,39 @@ class PodReconciler(Reconciler[Pod]):
             )
             self._events.event(lws, "Warning", "FailedCreate", note, action="Create", related=POD.from_dict(pod))
             return None
-        if is_unique_per_replica(lws):
+        unique = groups.annotations_of(pod).get(names.SUBDOMAIN_POLICY_ANNOTATION) == UNIQUE_PER_REPLICA
+        if unique or is_unique_per_replica(lws):  # a group of an older revision keeps its own policy
             selector = {
                 names.SET_NAME_LABEL: lws.metadata.name,
                 names.GROUP_INDEX_LABEL: groups.labels_of(pod).get(names.GROUP_INDEX_LABEL, ""),
             }
             service = headless_service(POD.from_dict(pod), lws, selector)
             await ensure_service(self.cache, self._writer, service)
+        workers = await self.cache.find_raw(StatefulSet, key)
+        again = 0.0
+        if self._gangs is not None:
+            exist = workers is not None and groups.owner_uid(workers) == groups.uid_of(pod)
+            revision = partial(self._revision, lws, groups.revision_key(pod))
+            whole, again = await self._gangs.ensure(lws, pod, workers_exist=exist, revision=revision)
+            if not whole:
+                return Result(requeue_after=again)
         if groups.size_of(pod, lws.spec.leader_worker_template.size) == 1:
-            return None
+            return sooner(None, again)
         if lws.spec.startup_policy == "LeaderReady" and not groups.pod_ready(pod):
-            return None
-        if await self.cache.find_raw(StatefulSet, key) is not None:
-            return None  # It is never changed; one of an earlier leader goes by garbage collection, and wakes us.
-        return await self._create_workers(lws, key)
+            return sooner(None, again)
+        if workers is not None:
+            # It is never changed; one of an earlier leader goes by garbage collection, and wakes us.
+            return sooner(None, again)
+        return sooner(await self._create_workers(lws, key), again)
 
     async def _create_workers(self, lws: LeaderWorkerSet, key: str) -> Result | None:
         # Read live: a cached leader may still show the key of an older revision, which its workers would keep (§16.1).
         leader = await self.client.live.find(Pod, key)
         if leader is None or leader.metadata.deletion_timestamp:
             return None
-        history = await History.read(self.cache, lws)
-        stored = history.find(leader.metadata.labels.get(names.REVISION_LABEL, ""))
-        if stored is None:
+        revision = await self._revision(lws, leader.metadata.labels.get(names.REVISION_LABEL, ""))
+        if revision is None:
             return Result(requeue_after=_REVISION_RETRY)
-        revision = restore(stored.get("data") or {}, lws.spec.to_dict())
         node_selector = None
         if topology := lws.metadata.annotations.get(names.EXCLUSIVE_TOPOLOGY_ANNOTATION):
             node_name = leader.spec.node_name if leader.spec else None
@@ -132,6 +152,11 @@ class PodReconciler(Reconciler[Pod]):
         note = f"Created worker statefulset for leader pod {leader.metadata.name}"
         self._events.event(lws, "Normal", "GroupsProgressing", note, action="Create", related=leader)
         return None
+
+    async def _revision(self, lws: LeaderWorkerSet, key: str) -> Revision | None:
+        """Return the stored revision with a key, laid over the live set; None when there is none yet."""
+        stored = (await History.read(self.cache, lws)).find(key)
+        return None if stored is None else restore(stored.get("data") or {}, lws.spec.to_dict())
 
     async def _topology_value(self, node_name: str, topology: str) -> str:
         node = await self.client.live.get(Node, node_name)

@@ -6,12 +6,14 @@ import re
 
 from pyreconcile.api import RawObject
 from pyreconcile.webhook import AdmissionRequest, Denied
+from pyreconcile_controllers.leaderworkerset.gang import join
 from pyreconcile_controllers.leaderworkerset.names import (
     EXCLUSIVE_TOPOLOGY_ANNOTATION,
     GROUP_INDEX_LABEL,
     GROUP_KEY_LABEL,
     LEADER_INDEX,
     LEADER_NAME_ANNOTATION,
+    POD_GROUP_ANNOTATION,
     SET_NAME_LABEL,
     SIZE_ANNOTATION,
     SUBDOMAIN_POLICY_ANNOTATION,
@@ -50,6 +52,8 @@ def mutate_pod(pod: RawObject, request: AdmissionRequest | None = None) -> None:
         _label_leader(pod, namespace, name)
     else:
         _label_worker(pod, name, size)
+        if pod_group := annotations.get(POD_GROUP_ANNOTATION):
+            join(pod, pod_group)  # whatever the settings are now: its leader waits for it
     try:
         add_tpu_variables(pod, size)
     except ValueError as error:

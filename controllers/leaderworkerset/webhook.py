@@ -7,6 +7,7 @@ taken for granted there.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Final
 
 from pyreconcile.api import RawObject
@@ -14,6 +15,7 @@ from pyreconcile.api.core_v1 import Pod
 from pyreconcile.webhook import AdmissionRequest, AdmissionWebhook, FieldError, FieldErrors, WebhookServer
 from pyreconcile.webhook import webhook_configurations as build_configurations
 from pyreconcile_controllers.leaderworkerset import node_loss, restart_budget
+from pyreconcile_controllers.leaderworkerset.gangs import Gangs
 from pyreconcile_controllers.leaderworkerset.names import SET_NAME_LABEL, SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION
 from pyreconcile_controllers.leaderworkerset.pod_webhook import mutate_pod
 from pyreconcile_controllers.leaderworkerset.rollout import scaled_value
@@ -54,19 +56,20 @@ _PERCENT_TEXT = (
 )
 
 
-def register(server: WebhookServer, settings: Settings | None = None) -> None:
+def register(server: WebhookServer, settings: Settings | None = None, gangs: Gangs | None = None) -> None:
     """Serve the set's four webhooks, at the paths that the Go controller uses.
 
     Args:
         server: serves them.
         settings: those of the controllers.
+        gangs: names the groups of the pods, to have them placed whole.
 
     Raises:
         ValueError: one of the paths is taken.
     """
     server.add_mutator(LeaderWorkerSet, mutate_set)
     server.add_raw_validator(LeaderWorkerSet, _check_set)
-    server.add_mutator(Pod, mutate_pod)
+    server.add_mutator(Pod, mutate_pod if gangs is None else partial(_mutate_pod_of_gang, gangs))
     server.add_raw_validator(Pod, _accept)
 
 
@@ -139,6 +142,12 @@ def validate_set(new: RawObject, old: RawObject | None = None) -> list[FieldErro
     if old is not None:
         errors += _check_change(spec, old["spec"])
     return errors
+
+
+async def _mutate_pod_of_gang(gangs: Gangs, pod: RawObject, request: AdmissionRequest) -> None:
+    mutate_pod(pod, request)
+    if SET_NAME_LABEL in (pod["metadata"].get("labels") or {}):
+        await gangs.admit(pod, request)
 
 
 def _check_set(request: AdmissionRequest) -> None:

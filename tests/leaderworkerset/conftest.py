@@ -151,10 +151,10 @@ def manager_options(manager_options):
 
 
 @asynccontextmanager
-async def at_work(manager, client, namespace, *, stay=False):
+async def at_work(manager, client, namespace, settings, *, stay=False):
     """Run the controllers and webhooks of one process; unless they ``stay``, the sets are deleted at its end."""
     await install_crds(client, leaderworkerset.MODELS)
-    leaderworkerset.setup(manager)
+    leaderworkerset.setup(manager, settings)
     only_here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     webhooks = [replace(webhook, namespace_selector=only_here) for webhook in WEBHOOKS]
     async with running(manager):
@@ -178,21 +178,42 @@ async def tidy(client, namespace):
         await client.delete(kind, namespace, missing_ok=True)
 
 
+@pytest.fixture
+def settings():
+    """What the controllers are told; a test module may override it."""
+    return leaderworkerset.Settings()
+
+
 @pytest_asyncio.fixture
-async def sets(manager, client, namespace) -> AsyncIterator[Sets]:
+async def sets(manager, client, namespace, settings) -> AsyncIterator[Sets]:
     """The controllers and webhooks at work in the test's namespace."""
-    async with in_own_task(at_work(manager, client, namespace)) as found:
+    async with in_own_task(at_work(manager, client, namespace, settings)) as found:
         yield found
 
 
+@pytest.fixture
+def words(client, namespace):
+    """Words to look at the namespace's sets with, while no controller runs yet."""
+    return Sets(client, namespace)
+
+
 @pytest_asyncio.fixture
-async def process(manager_options, client, namespace):
+async def process(manager_options, client, namespace, settings):
     """Runs the controllers and webhooks while an ``async with process()`` block runs, one after the other."""
 
     @asynccontextmanager
     async def start():
-        async with Manager(manager_options) as manager, at_work(manager, client, namespace, stay=True) as found:
+        async with (
+            Manager(manager_options) as manager,
+            at_work(manager, client, namespace, settings, stay=True) as found,
+        ):
             yield found
 
     yield start
     await tidy(client, namespace)
+
+
+@pytest.fixture(scope="session")
+def controllers_at_work():
+    """What `sets` is made with, for fixtures that several tests share."""
+    return at_work
