@@ -11,7 +11,14 @@ from pyreconcile_controllers.leaderworkerset import groups, names
 from pyreconcile_controllers.leaderworkerset.objects import strategy_of
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 from pyreconcile_controllers.leaderworkerset.wait_reporter import update_begun
-from pyreconcile_controllers.leaderworkerset.waiting import Trouble, Waiting, blocking_group, find_waiting, pod_trouble
+from pyreconcile_controllers.leaderworkerset.waiting import (
+    Trouble,
+    Waiting,
+    blocking_group,
+    find_waiting,
+    group_size,
+    pod_trouble,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +124,7 @@ def describe(objects: Objects) -> Description:
                 surge=index >= strategy.replicas,
                 held=index < strategy.floor,
                 revision=groups.revision_key(leader) if leader is not None else "",
-                size=size if own is None else own["spec"].get("replicas", 0) + 1,
+                size=group_size(leader, own, size),
                 pods=[_pod(pod) for pod in pods],
             )
         )

@@ -104,13 +104,12 @@ def find_waiting(
         revision: key of the revision that groups are brought to.
         members: the pods of the group that exist.
         workers: the group's worker StatefulSet; None when there is none.
-        size: pods in a group without worker StatefulSet, by the set's spec.
+        size: pods in a group by the set's spec; the group may have another by its own revision.
         begun: when the update began; it does not wait for longer than that.
     """
     leader_name = names.group_name(set_name, group)
     by_name = {groups.name_of(pod): pod for pod in members}
-    # A group of an older revision may have another size than the spec says.
-    count = size if workers is None else workers["spec"].get("replicas", 0) + 1
+    count = group_size(by_name.get(leader_name), workers, size)
     wanted = [leader_name, *(f"{leader_name}-{number}" for number in range(1, count))]
     found = [(trouble, name) for name in wanted if (trouble := pod_trouble(by_name.get(name))) is not None]
     if found:
@@ -122,6 +121,19 @@ def find_waiting(
         return Waiting(revision, group, leader_name, "NotReplaced", text, begun)
     text = f"has all its pods ready, but StatefulSet {leader_name} does not say so yet"
     return Waiting(revision, group, "", "NotReported", text, begun)
+
+
+def group_size(leader: RawObject | None, workers: RawObject | None, default: int) -> int:
+    """Return how many pods a group has by its own revision, which may be another than that of the spec (LWS §16.3).
+
+    Args:
+        leader: the group's leader; None when there is none.
+        workers: its worker StatefulSet; None when there is none.
+        default: when neither tells: the size in the set's spec.
+    """
+    if workers is not None:
+        default = workers["spec"].get("replicas", 0) + 1
+    return default if leader is None else groups.size_of(leader, default)
 
 
 def pod_trouble(pod: RawObject | None) -> Trouble | None:

@@ -146,6 +146,9 @@ def test_lws_6_3_an_update_does_not_wait_for_longer_than_it_is_on():
 def test_lws_6_3_a_group_of_another_size_is_looked_at_with_that_size():
     assert find(well("demo-1"), well("demo-1-1"), own=workers("demo-1", 1)).reason == "NotReported"
     assert find(well("demo-1"), size=1).reason == "NotReported"
+    small = {L + "size": "1"}
+    assert find(well("demo-1", annotations=small)).reason == "NotReported"
+    assert find(starting("demo-1", annotations={L + "size": "2"}), own=workers("demo-1", 4)).pod == "demo-1"
 
 
 def test_lws_6_3_a_group_that_is_well_but_not_replaced_is_told():
