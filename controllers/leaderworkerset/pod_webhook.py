@@ -32,6 +32,22 @@ from pyreconcile_controllers.leaderworkerset.tpu import add_tpu_variables
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
+def draft_of(pod: RawObject) -> RawObject:
+    """Return a copy of a pod for `mutate_pod`, which shares with the pod whatever that leaves alone.
+
+    Apart from these are the pod itself, its metadata, labels, annotations and spec, and the containers; what is below
+    them is replaced, not changed.
+    """
+    metadata, spec = {**pod["metadata"]}, {**pod["spec"]}
+    for field in ("labels", "annotations"):
+        if metadata.get(field):
+            metadata[field] = {**metadata[field]}
+    for field in ("containers", "initContainers"):
+        if spec.get(field):
+            spec[field] = [{**container} for container in spec[field]]
+    return {**pod, "metadata": metadata, "spec": spec}
+
+
 def mutate_pod(pod: RawObject, request: AdmissionRequest | None = None) -> None:
     """Give a set's pod its labels, placement and environment, in place; other pods stay as they are.
 
@@ -74,7 +90,7 @@ def add_exclusive_affinity(pod_spec: RawObject, topology: str, label: str, value
     labels (LWS §15, edge 22). Terms of the user stay and come first.
     """
     kinds = ("podAffinity", "podAntiAffinity")
-    affinity = pod_spec.get("affinity") or {}
+    affinity = {**(pod_spec.get("affinity") or {})}
     field = "requiredDuringSchedulingIgnoredDuringExecution"
     if all(
         any(term.get("topologyKey") == topology for term in (affinity.get(kind) or {}).get(field) or ())
@@ -84,7 +100,7 @@ def add_exclusive_affinity(pod_spec: RawObject, topology: str, label: str, value
     same = [{"key": label, "operator": "In", "values": [value]}]
     others = [{"key": label, "operator": "Exists"}, {"key": label, "operator": "NotIn", "values": [value]}]
     for kind, expressions in zip(kinds, (same, others), strict=True):
-        rules = affinity[kind] = affinity.get(kind) or {}
+        rules = affinity[kind] = {**(affinity.get(kind) or {})}
         term = {"labelSelector": {"matchExpressions": expressions}, "topologyKey": topology}
         rules[field] = [*(rules.get(field) or ()), term]
     pod_spec["affinity"] = affinity

@@ -17,7 +17,7 @@ from pyreconcile.webhook import webhook_configurations as build_configurations
 from pyreconcile_controllers.leaderworkerset import node_loss, restart_budget
 from pyreconcile_controllers.leaderworkerset.gangs import Gangs
 from pyreconcile_controllers.leaderworkerset.names import SET_NAME_LABEL, SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION
-from pyreconcile_controllers.leaderworkerset.pod_webhook import mutate_pod
+from pyreconcile_controllers.leaderworkerset.pod_webhook import draft_of, mutate_pod
 from pyreconcile_controllers.leaderworkerset.rollout import scaled_value
 from pyreconcile_controllers.leaderworkerset.settings import Settings
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
@@ -26,13 +26,16 @@ MUTATING_CONFIGURATION: Final = "lws-mutating-webhook-configuration"
 VALIDATING_CONFIGURATION: Final = "lws-validating-webhook-configuration"
 
 _OF_A_SET = {"matchExpressions": [{"key": SET_NAME_LABEL, "operator": "Exists"}]}
+_OF_NOTHING = {"matchExpressions": [{"key": SET_NAME_LABEL, "operator": one} for one in ("Exists", "DoesNotExist")]}
 
 WEBHOOKS: Final = (
     AdmissionWebhook(name="mleaderworkerset.kb.io", stage="mutating", kind=LeaderWorkerSet),
     AdmissionWebhook(name="vleaderworkerset.kb.io", stage="validating", kind=LeaderWorkerSet),
+    # Only pods of a set: a manager that is down must not hold up every pod of the cluster.
     AdmissionWebhook(name="mpod.kb.io", stage="mutating", kind=Pod, operations=("CREATE",), object_selector=_OF_A_SET),
-    # Only pods of a set, as above: a manager that is down must not hold up every pod of the cluster.
-    AdmissionWebhook(name="vpod.kb.io", stage="validating", kind=Pod, object_selector=_OF_A_SET),
+    # It would admit everything, and so is never asked. It stands here under its name because an entry that the Go
+    # controller's manifests have left would still be asked where that controller was, and hold up all pods.
+    AdmissionWebhook(name="vpod.kb.io", stage="validating", kind=Pod, object_selector=_OF_NOTHING),
 )
 """What the API server is to ask, for `pyreconcile.webhook.webhook_configurations`."""
 
@@ -69,8 +72,8 @@ def register(server: WebhookServer, settings: Settings | None = None, gangs: Gan
     """
     server.add_mutator(LeaderWorkerSet, mutate_set)
     server.add_raw_validator(LeaderWorkerSet, _check_set)
-    server.add_mutator(Pod, mutate_pod if gangs is None else partial(_mutate_pod_of_gang, gangs))
-    server.add_raw_validator(Pod, _accept)
+    server.add_mutator(Pod, mutate_pod if gangs is None else partial(_mutate_pod_of_gang, gangs), copy=draft_of)
+    server.admit_all(Pod)  # nothing is checked; manifests of the Go controller name it
 
 
 def webhook_configurations(server: WebhookServer) -> list[RawObject]:
@@ -162,10 +165,6 @@ def _check_own_annotations(annotations: dict[str, str]) -> list[FieldError]:
     if (why := node_loss.problem(annotations)) is not None:
         wrong.append((node_loss.ANNOTATION, why))
     return [FieldError.invalid(f"metadata.annotations.{name}", annotations[name], why) for name, why in wrong]
-
-
-def _accept(_request: AdmissionRequest) -> None:
-    """Pods are not checked; the webhook is there because manifests of the Go controller name it (LWS §2)."""
 
 
 def _check_names(metadata: RawObject) -> list[FieldError]:

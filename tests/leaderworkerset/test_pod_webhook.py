@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyreconcile.api import copy_json
 from pyreconcile.webhook import Denied, WebhookServer, admission_review, apply_patch
-from pyreconcile_controllers.leaderworkerset.pod_webhook import mutate_pod, subgroup_index
+from pyreconcile.webhook._jsonpatch import json_patch
+from pyreconcile_controllers.leaderworkerset.pod_webhook import draft_of, mutate_pod, subgroup_index
 from pyreconcile_controllers.leaderworkerset.webhook import register
 
 L = "leaderworkerset.sigs.k8s.io/"
@@ -140,6 +144,15 @@ def test_lws_2_3_subgroup_labels_are_populated_in_worker(size, worker, index):
 def test_lws_2_3_subgroup_index_formula(size, subgroup_size, indices):
     for worker in range(1, size):
         assert subgroup_index(size, subgroup_size, worker) == indices[worker]
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_lws_2_3_subgroups_are_of_one_size_and_in_order(subgroup_size, count, leader_is_extra):
+    size = subgroup_size * count + leader_is_extra
+    indices = [subgroup_index(size, subgroup_size, worker) for worker in range(1, size)]
+    if size % subgroup_size == 0:
+        indices.insert(0, 0)  # the leader is one of the first subgroup
+    assert indices == [index for index in range(len(indices) // subgroup_size) for _ in range(subgroup_size)]
 
 
 REFUSED = {
@@ -298,6 +311,41 @@ def test_lws_4_2_nothing_is_injected_over_the_users_own_values(given, annotation
     assert tpu_env(raw) == {given: "x"}
 
 
+@given(st.data())
+def test_lws_4_2_every_pod_finds_itself_in_the_list_that_its_group_shares(data):
+    leader_takes_part = data.draw(st.booleans(), "the leader requests TPUs")
+    subgroup_size = data.draw(st.none() | st.integers(1, 5), "subgroup size")
+    parts = data.draw(st.integers(1, 5), "subgroups or pods")
+    size = parts * (subgroup_size or 1) + (not leader_takes_part)
+    wanted = data.draw(st.integers(1, 3), "containers that request TPUs")
+    unique = data.draw(st.booleans(), "a service of its own for the group")
+    notes = {} if subgroup_size is None else {"subgroup-size": str(subgroup_size)}
+    found: dict[str, set[str]] = {}
+    for number in range(0 if leader_takes_part else 1, size):
+        name = "test-1" if number == 0 else f"test-1-{number}"
+        raw = pod(
+            name,
+            *(container(f"c{i}", resources=TPUS) for i in range(wanted)),
+            size=size,
+            labels=LEADER if number == 0 else WORKER,
+            annotations=notes
+            | ({"leader-name": "test-1", "leader-requests-tpus": str(leader_takes_part).lower()} if number else {})
+            | ({"subdomainPolicy": "UniquePerReplica"} if unique and not number else {}),
+            subdomain="test-1" if unique else "test",
+        )
+        told = [tpu_env(raw, i) for i in range(wanted)]
+        assert all(told) if subgroup_size is None else not any(told[1:])
+        for variables in filter(None, told):
+            place, names = int(variables["TPU_WORKER_ID"]), variables["TPU_WORKER_HOSTNAMES"].split(",")
+            assert names[place] == f"{name}.{'test-1' if unique else 'test'}"
+            port = variables["TPU_PROCESS_PORT"]
+            assert variables["TPU_PROCESS_ADDRESSES"].split(",")[place] == f"{names[place]}:{port}"
+            found.setdefault(variables["TPU_WORKER_HOSTNAMES"], set()).add(names[place])
+    hosts_of_all = size - (not leader_takes_part)
+    assert sorted(map(len, found.values())) == ([hosts_of_all] if subgroup_size is None else [subgroup_size] * parts)
+    assert all(set(names.split(",")) == themselves for names, themselves in found.items())
+
+
 # --- Exclusive placement (LWS §2.3)
 
 
@@ -399,3 +447,61 @@ async def test_lws_2_3_served_webhook_answers_with_a_patch_or_the_reason():
     assert refused["response"]["status"]["code"] == 403
     assert "size annotation is unexpectedly missing for pod test-1-1" in refused["response"]["status"]["message"]
     assert (await server.call("/validate--v1-pod", admission_review(raw)))["response"]["allowed"] is True
+
+
+# --- What is copied
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> dict[str, Any]:
+    """Pods of a set as they may come, with whatever decides what is done to them."""
+    leader = draw(st.booleans())
+    terms = {REQUIRED: [{"topologyKey": draw(st.sampled_from(["rack", "zone"]))}]}
+    optional = {
+        "exclusive-topology": st.just("rack"),
+        "subgroup-exclusive-topology": st.sampled_from(["rack", "zone"]),
+        "subgroup-size": st.sampled_from(["1", "2"]),
+        "subgroup-policy-type": st.sampled_from(["LeaderWorker", "LeaderExcluded"]),
+        "subdomainPolicy": st.just("UniquePerReplica"),
+        "leader-requests-tpus": st.just("true"),
+        "leader-name": st.just("test-1"),
+    }
+    variables = st.lists(st.sampled_from(["A", "LWS_GROUP_SIZE", "TPU_PROCESS_PORT", "TPU_WORKER_ID"]), max_size=3)
+    made = [
+        container(
+            f"c{number}",
+            resources=draw(st.sampled_from([{}, TPUS])),
+            **draw(st.sampled_from([{}, {"env": [{"name": name, "value": "1"} for name in draw(variables)]}])),
+        )
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    affinity = draw(
+        st.sampled_from([None, {}, {"podAffinity": terms}, {"podAffinity": terms, "podAntiAffinity": terms}])
+    )
+    return pod(
+        "test-1" if leader else "test-1-2",
+        *made[:2],
+        size=draw(st.sampled_from([3, 4])),
+        labels=LEADER if leader else WORKER,
+        annotations=draw(st.fixed_dictionaries({}, optional=optional)),
+        **({} if affinity is None else {"affinity": affinity}),
+        **({"initContainers": made[2:]} if len(made) > 2 else {}),
+    )
+
+
+@given(pods())
+def test_lws_2_3_the_patch_is_the_same_bytes_whether_all_of_a_pod_is_copied_or_what_changes(raw):
+    before, whole, draft = orjson.dumps(raw), copy_json(raw), draft_of(raw)
+    assert refusal(draft) == refusal(whole)
+    assert orjson.dumps(raw) == before
+    if refusal(copy_json(raw)) is None:
+        assert orjson.dumps(json_patch(raw, draft)) == orjson.dumps(json_patch(copy_json(raw), whole))
+
+
+def refusal(raw: dict[str, Any]) -> str | None:
+    """Have a pod changed; say why not."""
+    try:
+        mutate_pod(raw)
+    except Denied as error:
+        return error.message
+    return None

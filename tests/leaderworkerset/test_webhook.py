@@ -359,8 +359,10 @@ def test_lws_2_paths_names_and_selectors_are_the_go_controllers(server):
         ("vpod.kb.io", "/validate--v1-pod", ("CREATE", "UPDATE")),
     ]
     assert set(server.paths) == {webhook.served_path for webhook in WEBHOOKS}
-    (selected,) = {str(webhook.object_selector) for webhook in WEBHOOKS[2:]}
-    assert "leaderworkerset.sigs.k8s.io/name" in selected
+    mutating, validating = (webhook.object_selector["matchExpressions"] for webhook in WEBHOOKS[2:])
+    assert mutating == [{"key": "leaderworkerset.sigs.k8s.io/name", "operator": "Exists"}]
+    # What would admit everything is not asked: no pod has the label and has it not.
+    assert validating == [*mutating, {**mutating[0], "operator": "DoesNotExist"}]
 
 
 def test_lws_2_bundle_builds_the_configurations_under_the_go_controllers_names():
