@@ -40,7 +40,7 @@ class Families:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
-        # Those of queues and controllers count several times in each reconcile, all in one thread.
+        # Those of queues, controllers and webhooks count several times in each reconcile or request, all in one thread.
         def fast_counter(name: str, text: str, *labels: str) -> FastCounter:
             return FastCounter(name, text, labels, registry)
 
@@ -102,13 +102,13 @@ class Families:
         self.requests = counter("rest_client_requests_total", "Requests to the API server.", "code", "method", "host")
         self.leader = gauge("leader_election_master_status", "1 on the leader, 0 on the others.", "name")
 
-        self.webhook_seconds = histogram(
+        self.webhook_seconds = fast_histogram(
             f"{prefix}webhook_latency_seconds", "Seconds of an admission request.", DURATION_BUCKETS, "webhook"
         )
-        self.webhook_requests = counter(
+        self.webhook_requests = fast_counter(
             f"{prefix}webhook_requests_total", "Admission requests by HTTP status.", "webhook", "code"
         )
-        self.webhook_in_flight = gauge(
+        self.webhook_in_flight = fast_gauge(
             f"{prefix}webhook_requests_in_flight", "Admission requests being served.", "webhook"
         )
         self.webhook_panics = counter(f"{prefix}webhook_panics_total", "Unexpected exceptions of admission handlers.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Protocol
 
 import orjson
@@ -158,6 +159,7 @@ def _json(value: RawObject) -> Response:
     return Response(200, orjson.dumps(value))
 
 
+@lru_cache(maxsize=64)
 def _timeout(query: str) -> float:
     """Seconds that the API server waits: it says so in the query, as in ``timeout=10s``."""
     match = _TIMEOUT.search(query)
