@@ -120,6 +120,11 @@ def count_of(group: RawObject) -> int:
     return count
 
 
+def is_silent(leader: RawObject) -> bool:
+    """Tell whether kube-scheduler has said nothing of an unplaced leader yet."""
+    return groups.condition_of(leader, "PodScheduled") is None
+
+
 def why_waiting(leader: RawObject, group: RawObject, members: Sequence[RawObject], now: datetime) -> str:
     """Return what the group of an unplaced leader waits for; empty while there is nothing to say.
 
@@ -131,16 +136,17 @@ def why_waiting(leader: RawObject, group: RawObject, members: Sequence[RawObject
         members: the pods of the group that exist, the leader included.
         now: the time.
     """
+    given_time = age(leader, now) >= SILENT_AFTER
+    wanted = count_of(group)
+    joined = [pod for pod in members if named_in(pod) == named_in(leader) and not groups.is_terminating(pod)]
+    if given_time and len(joined) < wanted:
+        return f"{len(joined)} of its {wanted} pods exist{_leaving(members, joined)}"
     condition = groups.condition_of(group, PLACED)
     if condition is not None and condition["status"] == "False":
         return f"kube-scheduler cannot place the group: {condition.get('message') or condition['reason']}"
-    if groups.condition_of(leader, "PodScheduled") is not None or age(leader, now) < SILENT_AFTER:
-        return ""
-    wanted = count_of(group)
-    joined = [pod for pod in members if named_in(pod) == named_in(leader) and not groups.is_terminating(pod)]
-    if len(joined) < wanted:
-        return f"{len(joined)} of its {wanted} pods exist{_leaving(members, joined)}"
-    return f"all its pods exist, but kube-scheduler has not looked at PodGroup {named_in(leader)}: {HOW}"
+    if given_time and is_silent(leader):
+        return f"all its pods exist, but kube-scheduler has not looked at PodGroup {named_in(leader)}: {HOW}"
+    return ""
 
 
 def why_not_whole(leader: RawObject, group: RawObject, now: datetime) -> str | None:

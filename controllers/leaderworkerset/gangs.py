@@ -28,6 +28,8 @@ RevisionReader: TypeAlias = Callable[[], Awaitable[Revision | None]]
 
 RETRY: Final = 5.0
 """Seconds until another look at a group that is not placed, or cannot be."""
+_SPOKEN_RETRY: Final = 60.0
+"""Seconds until another look at a group of which kube-scheduler has spoken: its PodGroup wakes us when that changes."""
 _REVISION_RETRY: Final = 1.0
 _DROPPED_AFTER: Final = 30.0
 """Seconds after which a leader that lost its PodGroup to a server without the gate is made anew."""
@@ -186,7 +188,7 @@ class NativeGangs(_Provider):
         if why := gang.why_waiting(leader, group, listed, self._now()):
             index = groups.labels_of(leader).get(names.GROUP_INDEX_LABEL, "")
             self._say(lws, leader, "GroupWaiting", f"Group {index} waits: {why}")
-        return RETRY
+        return RETRY if gang.is_silent(leader) else _SPOKEN_RETRY
 
     async def _replace_dropped(self, lws: LeaderWorkerSet, leader: RawObject) -> None:
         """Say that a leader came without its PodGroup, and have it made anew, or refused when it is admitted."""

@@ -127,6 +127,8 @@ def test_lws_9_what_the_scheduler_says_of_a_group_is_passed_on():
     assert why == "kube-scheduler cannot place the group: minCount (4) cannot be satisfied"
     why = gang.why_waiting(pod(age=0), group(status="False", reason="SchedulerError"), [], NOW)
     assert why == "kube-scheduler cannot place the group: SchedulerError"
+    # What is missing comes first: the scheduler does not try again before it is there.
+    assert gang.why_waiting(pod(), said, [pod()], NOW) == "1 of its 4 pods exist"
 
 
 def test_lws_9_what_the_scheduler_keeps_silent_about_is_said():
@@ -142,7 +144,8 @@ def test_lws_9_what_the_scheduler_keeps_silent_about_is_said():
     everyone = [leader, *(pod(f"demo-0-{n}", worker=str(n)) for n in (1, 2, 3))]
     assert "has not looked at PodGroup demo-0-x" in gang.why_waiting(leader, group(), everyone, NOW)
     spoken = pod(conditions=[{"type": "PodScheduled", "status": "False"}])
-    assert gang.why_waiting(spoken, group(), [spoken], NOW) == ""
+    assert gang.why_waiting(spoken, group(), everyone, NOW) == ""
+    assert (gang.is_silent(leader), gang.is_silent(spoken)) == (True, False)
 
 
 def test_lws_9_a_scheduler_without_the_gate_is_found_out():
