@@ -1,6 +1,8 @@
 """A set as a tree of groups and pods."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from pyreconcile_controllers.leaderworkerset.description import Objects, describ
 from pyreconcile_controllers.leaderworkerset.rendering import age, render, to_json
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
+PAGE = Path(__file__).parents[2] / "docs" / "leaderworkerset.md"
 L = "leaderworkerset.sigs.k8s.io/"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = START + timedelta(minutes=10)
@@ -108,26 +111,8 @@ def rolling(**more):
 
 
 def test_lws_6_3_the_tree_of_a_rolling_update():
-    assert render(rolling(), NOW) == (
-        "LeaderWorkerSet ns/demo\n"
-        "  3 groups of 2 pods, 2 ready, 1 up to date\n"
-        "  UpdateInProgress for 6m: Rolling Upgrade is in progress (GroupsUpdating)\n"
-        "Rollout to revision new: from group 2 on, at most 1 unavailable, 0 surge\n"
-        "  waits for group 2 for 4m: pod demo-2-1 is not ready\n"
-        "Revisions\n"
-        "  2  new (current): group 2\n"
-        "  1  old: groups 0, 1\n"
-        "Groups\n"
-        "├─ 0  ready, revision old, to be updated\n"
-        "│  ├─ demo-0  Ready, on node-0\n"
-        "│  └─ demo-0-1  Ready, on node-0\n"
-        "├─ 1  ready, revision old, to be updated\n"
-        "│  ├─ demo-1  Ready, on node-1\n"
-        "│  └─ demo-1-1  Ready, on node-1\n"
-        "└─ 2  not ready, revision new\n"
-        "   ├─ demo-2  Ready, on node-2\n"
-        "   └─ demo-2-1  Running, on node-2, 3 restarts; is not ready for 4m"
-    )
+    shown = re.search(r"lws describe demo\n(.*?)\n```", PAGE.read_text(), re.DOTALL)[1]
+    assert render(rolling(), NOW) == shown.replace("default/demo", "ns/demo")
 
 
 def test_lws_6_3_the_same_for_programs():

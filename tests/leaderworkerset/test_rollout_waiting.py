@@ -19,7 +19,7 @@ SOMEWHERE = {"workerTemplate": {"spec": {"nodeSelector": None, "containers": [{"
 
 @pytest.fixture
 def settings():
-    return Settings(waiting_event_after=0.5)
+    return Settings(waiting_event_after=2)  # times in objects are whole seconds
 
 
 async def waits(sets):
@@ -42,7 +42,6 @@ async def test_lws_6_5_an_event_and_the_description_tell_what_a_rollout_waits_fo
     async def told():
         return await waits(sets)
 
-    # Pods of a set are bound together, so the leader alone is what nobody has a place for.
     [event] = await eventually(told, timeout=20, interval=0.1, what="an event tells of the wait")
     assert event["type"] == "Normal"
     assert event["regarding"]["name"] == "demo"

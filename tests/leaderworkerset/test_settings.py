@@ -1,5 +1,9 @@
 """What an operator may set for all sets."""
 
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from pyreconcile_controllers.leaderworkerset import Settings
@@ -36,3 +40,9 @@ def test_lws_11_numbers_are_read_from_the_environment():
 def test_lws_11_an_unusable_setting_is_named(environment, message):
     with pytest.raises(ValueError, match=message):
         Settings.from_environment(environment)
+
+
+def test_lws_11_the_page_has_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "leaderworkerset.md").read_text()
+    shown = re.findall(r"^\| `LEADERWORKERSET_([A-Z_]+)` \|", page, re.MULTILINE)
+    assert shown == [field.name.upper() for field in fields(Settings)]

@@ -123,6 +123,39 @@ def free_ports(number):
     return ports
 
 
+# Upstream's role: what our manager may do where upstream's manifests stay in place.
+EDIT = {"create", "delete", "get", "list", "patch", "update", "watch"}
+UPSTREAM = {
+    "nodes": EDIT - {"create", "delete"},
+    "pods": EDIT,
+    "services": EDIT,
+    "secrets": {"get", "list", "update", "watch"},
+    "events": EDIT - {"delete"},
+    "mutatingwebhookconfigurations": {"get", "list", "update", "watch"},
+    "validatingwebhookconfigurations": {"get", "list", "update", "watch"},
+    "controllerrevisions": EDIT,
+    "statefulsets": EDIT,
+    "leases": EDIT,
+    "leaderworkersets": EDIT,
+    "disaggregatedsets": EDIT,
+    "disaggregatedsetrolescalers": EDIT,
+    "tokenreviews": {"create"},
+    "subjectaccessreviews": {"create"},
+}
+
+
+def test_lws_11_the_roles_ask_for_nothing_that_upstreams_do_not_have_but_podgroups():
+    more = {}
+    for role in (raw for raw in MANIFESTS if raw["kind"] in ("Role", "ClusterRole")):
+        for rule in role["rules"]:
+            for resource in rule.get("resources", ()):
+                base, _, part = resource.partition("/")
+                allowed = {"get", "patch", "update"} if part else UPSTREAM.get(base, set())
+                if missing := set(rule["verbs"]) - allowed:
+                    more[resource] = missing
+    assert more == {"podgroups": EDIT}
+
+
 class Cluster:
     """A control plane with the manifests, where the API server reaches the Service at this machine's port."""
 
