@@ -109,3 +109,9 @@ async def widgets(control_plane: ControlPlane) -> None:
     """The kind Widget of the group field.example.dev."""
     async with Judge(control_plane.kubeconfig) as judge:
         await judge.create_crd("field.example.dev", "Widget")
+
+
+@pytest.fixture
+async def leaderworkersets(control_plane: ControlPlane) -> None:
+    """The kind LeaderWorkerSet."""
+    await control_plane.install_crds(HERE.parents[1] / "crds" / "leaderworkersets.leaderworkerset.x-k8s.io.yaml")
