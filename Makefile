@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit field-cases lint format types generate bench clean
+.PHONY: help env demo test unit field-cases soak lint format types generate bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,6 +31,10 @@ RUNS ?= 20
 field-cases: env ## run each field case 20 times (RUNS=1: once); about 40 minutes
 	$(BIN)/python -m hack.field_bench --runs $(RUNS)
 
+SOAK ?=
+soak: env ## LeaderWorkerSets under random trouble for 20 minutes, judged independently; docs/soak.md
+	$(BIN)/python -m hack.soak $(SOAK)
+
 lint: env ## format, lint and import order
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -41,7 +45,7 @@ format: env ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 types: env ## mypy --strict
-	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -p hack.field_bench -p hack.bench -m hack.generate -m hack.rules -m hack.gateway_api
+	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -p hack.field_bench -p hack.bench -p hack.soak -m hack.generate -m hack.rules -m hack.gateway_api -m hack.node_loss -m hack.crash_loop
 
 generate: env ## write models, CRDs and the table of rules anew
 	$(BIN)/python -m hack.generate
