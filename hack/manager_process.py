@@ -18,6 +18,13 @@ class ManagerEndedError(RuntimeError):
     """The manager ended by itself."""
 
 
+def manager_command(kubeconfig: Path, *arguments: str) -> list[str]:
+    """Return the command line of a manager without an election, metrics and probes; it installs CRDs and webhooks."""
+    command = [sys.executable, "-m", "pyreconcile", "run", "--install", "--no-leader-elect"]
+    command += ["--kubeconfig", str(kubeconfig)]
+    return [*command, "--metrics-bind-address", "0", "--health-probe-bind-address", "0", *arguments]
+
+
 @asynccontextmanager
 async def manager_process(
     kubeconfig: Path, *arguments: str, log: Path, environment: Mapping[str, str] | None = None
@@ -33,9 +40,7 @@ async def manager_process(
     Raises:
         ManagerEndedError: it ended by itself while the block ran.
     """
-    command = [sys.executable, "-m", "pyreconcile", "run", "--install", "--no-leader-elect"]
-    command += ["--kubeconfig", str(kubeconfig)]
-    command += ["--metrics-bind-address", "0", "--health-probe-bind-address", "0", *arguments]
+    command = manager_command(kubeconfig, *arguments)
     variables = {**os.environ, **(environment or {})}
     with log.open("ab") as output:
         async with await anyio.open_process(command, stdout=output, stderr=output, env=variables) as process:
