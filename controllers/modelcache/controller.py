@@ -8,6 +8,7 @@ from pyreconcile.api import Condition, ObjectMeta
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.controller import (
     Builder,
+    ControllerOptions,
     Reconciler,
     Request,
     Result,
@@ -60,4 +61,6 @@ def fill(config: ConfigMap, cache: ModelCache) -> None:
 
 def setup(manager: Manager) -> None:
     """Register the controller: it wakes for ModelCaches and for the ConfigMaps they own."""
-    Builder(manager).for_(ModelCache).owns(ConfigMap).complete(ModelCacheReconciler())
+    # One pass does it all and reads nothing back, so what it wrote itself is no news.
+    options = ControllerOptions(skip_own_writes=True)
+    Builder(manager).for_(ModelCache).owns(ConfigMap).with_options(options).complete(ModelCacheReconciler())

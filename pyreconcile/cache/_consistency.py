@@ -61,8 +61,8 @@ _MOST_COLLECTED = 1000
 def collect_own_writes() -> deque[PendingWrite]:
     """Have each write of this task, and of tasks it starts from now on, noted in what is returned.
 
-    Only writes that the watch is sure to show, and has not shown yet, are noted, and only the last 1000. The caller
-    empties it.
+    Only writes that the watch is sure to show are noted, also those that it has shown already, and only the last 1000.
+    The caller empties it.
     """
     writes: deque[PendingWrite] = deque(maxlen=_MOST_COLLECTED)
     _collected.set(writes)
@@ -120,18 +120,20 @@ class PendingWrites:
         """
         try:
             number = parse_version(version)
-            if reached and parse_version(reached) >= number:
-                return
+            shown = bool(reached) and parse_version(reached) >= number
         except ValueError:
             return
-        self._count += 1
         write = PendingWrite(key, number=number, doubtful=doubtful)
+        write.seen = shown
+        if not doubtful and (collected := _collected.get()) is not None:
+            collected.append(write)
+        if shown:
+            return
+        self._count += 1
         latest = self._latest.get(key)
         if latest is None or latest.number < number:  # the answers to two tasks may be handled in any order
             self._latest[key] = write
         heapq.heappush(self._by_version, (number, self._count, write))
-        if not doubtful and (collected := _collected.get()) is not None:
-            collected.append(write)
 
     def deleted(self, key: str, uid: str, stored_uid: str) -> None:
         """Note that an object was removed; ``stored_uid`` is that of the stored object of this key, empty for none.

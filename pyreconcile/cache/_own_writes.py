@@ -74,10 +74,11 @@ class OwnWrites:
     def written(self, resource: Resource, key: str, version: str) -> None:
         """Take note of the version that a write has given to an object."""
         self._newest[resource] = newer(version, self._newest.get(resource, "0"))
+        namespace = namespace_of(key)
         for informer in self._informers(resource):
-            part = informer.part_for(namespace_of(key))
+            part = informer.part_for(namespace)
             if part is not None:
-                admitted = key in informer.store or part.scope.admits(key)
+                admitted = part.admits_all or key in informer.store or part.scope.admits(key)
                 if admitted is not False:
                     part.pending.written(key, version, part.version, doubtful=admitted is None)
 

@@ -89,6 +89,11 @@ class CacheReads:
             _check_key(kind.resource, key)
         return raw
 
+    def peek(self, kind: type[KubeObject], key: str) -> RawObject | None:
+        """Return one object as the cache holds it now, or None, also when it does not hold the kind; read only."""
+        informer = self._by_kind.get(kind)
+        return None if informer is None else informer.store.get(key)
+
     def get_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
         """Return one object as the cache holds it now, without waiting for anything; read only.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -74,6 +75,7 @@ class Registration:
         resync: seconds between resyncs, 0 for none.
         errors: how many of its calls raised (rule IN-12).
         failing: whether the last call raised.
+        in_bulk: whether the call that is being made is one of a full list or of a resync.
     """
 
     def __init__(
@@ -91,12 +93,13 @@ class Registration:
         self.wants_unchanged = wants_unchanged
         self.errors = 0
         self.failing = False
+        self.in_bulk = False
         self._handler = handler
         self._snapshot = snapshot
         self._forget = forget
         self._buffer: deque[Call | Burst] = deque()
         self._behind_since = monotonic()
-        self._wake: anyio.Event | None = None
+        self._wake: asyncio.Future[None] | None = None
         self._settled = anyio.Event()
         self._synced = False
         self._removed = False
@@ -157,12 +160,14 @@ class Registration:
         self._buffer.append(entry)
         if self._wake is not None:
             self._behind_since = monotonic()
-            self._wake.set()
+            if not self._wake.done():  # else the one who waited is being cancelled
+                self._wake.set_result(None)
             self._wake = None
 
     async def deliver(self) -> None:
         """Make the buffered calls until cancelled or removed. For the informer alone."""
         buffer = self._buffer
+        loop = asyncio.get_running_loop()
         with anyio.CancelScope() as scope:
             self._scopes.append(scope)
             while not self._removed:
@@ -177,8 +182,9 @@ class Registration:
                 if buffer:
                     await anyio.lowlevel.checkpoint()
                 else:
-                    self._wake = wake = anyio.Event()
-                    await wake.wait()
+                    # One for each time it falls idle: an anyio.Event would cost several times as much.
+                    self._wake = wake = loop.create_future()
+                    await wake
 
     async def deliver_resyncs(self) -> None:
         """Buffer an update for each object once per period (rule IN-13). For the informer alone."""
@@ -191,10 +197,12 @@ class Registration:
 
     def _deliver_some(self, burst: Burst) -> bool:
         """Make some calls of a burst; True when that was the last of them."""
+        self.in_bulk = True
         for call in burst.take(BATCH):
             self._call(*call)
             if self._removed:
                 return True
+        self.in_bulk = False
         if burst.left:
             self._buffer.appendleft(burst)
         return not burst.left

@@ -18,4 +18,6 @@ def newer(version: str, known: str) -> str:
     """Return the later of two versions; one without an order counts as earlier."""
     if not version.isdigit() or not version.isascii():
         return known
-    return version if (len(version), version) > (len(known), known) else known
+    if len(version) != len(known):
+        return version if len(version) > len(known) else known
+    return max(version, known)

@@ -101,6 +101,7 @@ class Core:
         self._discovery = discovery
         # Asking a protocol whether something fits it takes microseconds, too long for every write.
         self._raw_reader = settings.reader if isinstance(settings.reader, RawReader) else None
+        self._peek: Callable[[type[KubeObject], str], RawObject | None] = getattr(settings.reader, "peek", _nothing)
 
     @property
     def transport(self) -> Transport:
@@ -210,6 +211,10 @@ class Core:
         observer = self._settings.write_observer
         if observer is not None and "dryRun" not in query:
             observer.written(type(obj).resource, obj.key, obj.metadata.resource_version)
+
+
+def _nothing(kind: type[KubeObject], key: str) -> None:
+    """Peek into a reader that holds nothing, or does not show it."""
 
 
 def path_of(kind: type[KubeObject], key: str, subresource: str = "") -> str:

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from pyreconcile.client._errors import ConnectionLostError, UnauthorizedError
 from pyreconcile.client._http import Answer, ByteStream, HTTPConnection, LostError
 from pyreconcile.client._proxy import proxy_for
+from pyreconcile.client._tls import can_watch_sockets, connect_tls
 
 _IDLE_LIMIT = 60.0
 """Seconds after which an unused connection is not used again; kube-apiserver closes them after 90 (its IdleTimeout)."""
@@ -295,6 +296,11 @@ class Connections:
             try:
                 # Each has an even share of the time left, lest the first that is silent have all of it.
                 async with asyncio.timeout_at(now + (deadline - now) / left):
+                    if tls is not None and self._proxy is None and can_watch_sockets(loop):
+                        transport = await connect_tls(loop, address, port, tls, name or host)
+                        connection = HTTPConnection(loop, self._lost)
+                        transport.start(connection)
+                        return connection
                     _, connection = await loop.create_connection(
                         lambda: HTTPConnection(loop, self._lost),
                         address,

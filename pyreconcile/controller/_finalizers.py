@@ -86,15 +86,13 @@ async def release_finalizer(client: Client, obj: T, name: str) -> T | None:
 
 
 async def _replace_finalizers(client: Client, obj: T, finalizers: list[str]) -> T:
-    metadata = obj.metadata.model_copy(update={"finalizers": finalizers})
-    if not metadata.resource_version:
+    if not isinstance(obj, PartialObjectMetadata):
+        return await client.set_finalizers(obj, finalizers)  # costs the server two thirds of what a patch costs it
+    version = obj.metadata.resource_version
+    if not version:
         what = f"{type(obj).resource.kind} {obj.key!r}"
         raise ValueError(f"{what} has no resource version: read it from the server first")
-    if isinstance(obj, PartialObjectMetadata):
-        changes = {"finalizers": finalizers, "resourceVersion": metadata.resource_version}
-        return await client.patch(obj, MergePatch({"metadata": changes}))
-    # An update costs the server two thirds of what a patch costs it.
-    return await client.update(obj.model_copy(update={"metadata": metadata}))
+    return await client.patch(obj, MergePatch({"metadata": {"finalizers": finalizers, "resourceVersion": version}}))
 
 
 Cleanup: TypeAlias = Callable[[Any], Awaitable[None]]

@@ -9,9 +9,10 @@ what arrives meanwhile marks the key, as it does while a worker has it (WQ-4, PQ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, MutableSequence
+from collections.abc import Callable, Collection, MutableSequence
 from typing import TYPE_CHECKING
 
+from pyreconcile.controller._own_events import OwnEvents
 from pyreconcile.controller._types import Request
 from pyreconcile.workqueue import PriorityQueue, Queue
 
@@ -29,14 +30,19 @@ class Hold:
         queue: has the key in the hands of a worker.
         key: what was reconciled.
         writes: what the watch has yet to show.
+        done: frees the key.
     """
 
-    __slots__ = ("_key", "_left", "_loop", "_queue", "_timer")
+    __slots__ = ("_done", "_key", "_left", "_loop", "_timer")
 
     def __init__(
-        self, queue: PriorityQueue[Request] | Queue[Request], key: Request, writes: Collection[PendingWrite]
+        self,
+        queue: PriorityQueue[Request] | Queue[Request],
+        key: Request,
+        writes: Collection[PendingWrite],
+        done: Callable[[Request], None],
     ) -> None:
-        self._queue = queue
+        self._done = done
         self._key = key
         self._left = len(writes)
         self._loop = loop = asyncio.get_running_loop()
@@ -51,21 +57,25 @@ class Hold:
             self._timer.cancel()
             self._timer = None
             # The handlers of the event come first in the loop's order, so the key is marked by the time it is free.
-            self._loop.call_soon(self._queue.done, self._key)
+            self._loop.call_soon(self._done, self._key)
 
     def _release(self) -> None:
         if self._timer is not None:
             self._timer = None
-            self._queue.done(self._key)
+            self._done(self._key)
 
 
 def release(
-    queue: PriorityQueue[Request] | Queue[Request], key: Request, writes: MutableSequence[PendingWrite]
+    queue: PriorityQueue[Request] | Queue[Request],
+    key: Request,
+    writes: MutableSequence[PendingWrite],
+    own: OwnEvents | None = None,
 ) -> None:
     """Free a key after its reconcile, at once or when its writes were seen; empties ``writes``."""
     pending = [write for write in writes if not write.seen]
+    done = queue.done if own is None else own.ending(writes)
     writes.clear()
     if pending:
-        Hold(queue, key, pending)
+        Hold(queue, key, pending, done)
     else:
-        queue.done(key)
+        done(key)

@@ -30,6 +30,10 @@ class ControllerOptions:
             setting.
         low_priority: priority of the initial list and of resyncs (PQ-13); with 0 they wait in line like all else.
         ageing: priority points that waiting work gains per second; see `PriorityQueue`.
+        skip_own_writes: whether an object is left in peace when nothing but its own reconcile's writes happened
+            meanwhile. Only for a reconciler that goes on from what a write returned to the end of its work: one that
+            writes and returns, to go on when it hears of that, would not hear of it. Events of every other writer,
+            deletes, and all that a new list brings count as before.
     """
 
     max_concurrent_reconciles: int | None = None
@@ -44,6 +48,7 @@ class ControllerOptions:
     skip_name_validation: bool | None = None
     low_priority: int = LOW_PRIORITY
     ageing: float = DEFAULT_AGEING
+    skip_own_writes: bool = False
 
     def __post_init__(self) -> None:
         if self.max_concurrent_reconciles is not None and self.max_concurrent_reconciles < 1:

@@ -13,6 +13,7 @@ from pyreconcile.api import KubeObject, RawObject
 from pyreconcile.controller._events import CreateEvent, DeleteEvent, GenericEvent, UpdateEvent
 from pyreconcile.controller._filters import report_late_filter
 from pyreconcile.controller._handlers import Handler, RequestQueue, checked_handler, has_metadata
+from pyreconcile.controller._own_events import OwnEvents
 from pyreconcile.controller._predicates import Predicate
 from pyreconcile.workqueue import LOW_PRIORITY
 
@@ -47,6 +48,11 @@ class Source(Protocol):
 
 class InformerRegistration(Protocol):
     """A handler's place at an informer."""
+
+    @property
+    def in_bulk(self) -> bool:
+        """Whether the call that is being made is one of a full list or of a resync."""
+        ...
 
     async def wait_synced(self) -> None:
         """Wait until the handler has been told the whole initial list."""
@@ -85,6 +91,8 @@ class _Dispatch:
         self._predicates = tuple(predicates)
         self._queue = queue
         self._low_priority = low_priority
+        self._own = queue if isinstance(queue, OwnEvents) else None
+        self.registration: InformerRegistration | None = None
 
     def on_add(self, obj: RawObject, *, initial: bool) -> None:
         if not obj.get("metadata") and not has_metadata(obj, "create"):
@@ -93,7 +101,13 @@ class _Dispatch:
         for predicate in self._predicates:
             if not predicate.create(event):
                 return
-        self._handler.create(event, self._queue)
+        if self._own is not None:
+            self._own.showing(obj, self.registration)
+        try:
+            self._handler.create(event, self._queue)
+        finally:
+            if self._own is not None:
+                self._own.shown()
 
     def on_update(self, old: RawObject, new: RawObject) -> None:
         if not new.get("metadata") and not has_metadata(new, "update"):
@@ -102,7 +116,13 @@ class _Dispatch:
         for predicate in self._predicates:
             if not predicate.update(event):
                 return
-        self._handler.update(event, self._queue)
+        if self._own is not None:
+            self._own.showing(new, self.registration)
+        try:
+            self._handler.update(event, self._queue)
+        finally:
+            if self._own is not None:
+                self._own.shown()
 
     def on_delete(self, obj: RawObject, *, state_unknown: bool) -> None:
         if not obj.get("metadata") and not has_metadata(obj, "delete"):
@@ -157,7 +177,7 @@ class KindSource:
         while True:
             try:
                 informer = self._cache.informer(self._kind)
-                registration = informer.add_handler(dispatch, name=self.name)
+                registration = dispatch.registration = informer.add_handler(dispatch, name=self.name)
             except Exception as error:
                 log.warning("informer_unavailable", source=self.name, error=repr(error), retry_in=INFORMER_RETRY)
                 await anyio.sleep(INFORMER_RETRY)
@@ -205,7 +225,8 @@ class InformerSource:
     async def run(self, queue: RequestQueue, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Register with the informer, wait until the initial list was handled, and stay until cancelled."""
         dispatch = _Dispatch(self._kind, self._handler, self._predicates, queue, self._low_priority)
-        await _deliver(self._informer.add_handler(dispatch, name=self.name), task_status)
+        dispatch.registration = self._informer.add_handler(dispatch, name=self.name)
+        await _deliver(dispatch.registration, task_status)
 
 
 async def _deliver(registration: InformerRegistration, task_status: TaskStatus[None]) -> None:

@@ -99,7 +99,9 @@ class Families:
             "controller",
         )
 
-        self.requests = counter("rest_client_requests_total", "Requests to the API server.", "code", "method", "host")
+        self.requests = fast_counter(
+            "rest_client_requests_total", "Requests to the API server.", "code", "method", "host"
+        )
         self.leader = gauge("leader_election_master_status", "1 on the leader, 0 on the others.", "name")
 
         self.webhook_seconds = fast_histogram(

@@ -8,7 +8,6 @@ from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     GCCollector,
     PlatformCollector,
     ProcessCollector,
@@ -17,6 +16,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 
 from pyreconcile.metrics._families import Families, RequestFamilies
+from pyreconcile.metrics._fast import Number
 from pyreconcile.metrics._handles import ControllerMetrics, QueueMetrics, RequestDetails, WebhookMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,7 +47,7 @@ class Metrics:
         self._queues: dict[str, QueueMetrics] = {}
         self._controllers: dict[str, ControllerMetrics] = {}
         self._webhooks: dict[str, WebhookMetrics] = {}
-        self._requests: dict[tuple[str, str, str], Counter] = {}
+        self._requests: dict[tuple[str, str, str], Number] = {}
         self.request_details: RequestDetails | None = None
         """Where clients tell times and sizes of requests; None before `observe_requests`."""
 

@@ -135,7 +135,7 @@ async def test_each_task_collects_its_own_writes_and_those_of_the_tasks_it_start
     async with anyio.create_task_group() as group:
         for name in "ab":
             group.start_soon(work, name)
-    assert collected == {"a": ["ns/a", "ns/a-child"], "b": ["ns/b", "ns/b-child"]}
+    assert collected == {name: [f"ns/{name}", f"ns/{name}-seen", f"ns/{name}-child"] for name in "ab"}
 
 
 async def test_writes_of_a_task_that_nobody_waits_for_do_not_pile_up():
