@@ -245,6 +245,29 @@ async def test_lws_9_a_rolling_update_replaces_the_pods_of_a_group_together(room
     await room.sets.until(settled, what="one revision")
 
 
+async def test_lws_9_a_rolling_update_keeps_to_it_where_there_is_room_for_one_group(room):
+    await room.make(4)
+    async with watched(room):
+        await room.sets.create(replicas=2, size=SIZE, template=room.template())
+        await room.until_bound(0, SIZE)
+        await room.sets.patch("demo", leaderWorkerTemplate=room.template(image="busybox:2"))
+
+        async def begun():
+            pods = (await room.sets.pods()).values()
+            return any(pod.spec.containers[0].image == "busybox:2" for pod in pods)
+
+        await room.sets.until(begun, what="the update has begun")
+        assert sorted((await room.quiet()).values()) == [0, SIZE]
+        await room.resize(8)
+
+        async def updated():
+            pods = (await room.sets.pods()).values()
+            return len(pods) == 2 * SIZE and all(pod.spec.containers[0].image == "busybox:2" for pod in pods)
+
+        await room.sets.until(updated, timeout=40)
+        await room.sets.running("demo", 2, SIZE)
+
+
 async def test_lws_9_with_leader_ready_the_workers_are_placed_together(room):
     await room.make(3)
     await room.sets.create(replicas=1, size=SIZE, startupPolicy="LeaderReady", template=room.template())
