@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from anyio.from_thread import start_blocking_portal
 
-from pyreconcile.api import unstructured
+from pyreconcile.api import copy_json, unstructured
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
 from pyreconcile.api.core_v1 import Namespace, Pod, Service
 from pyreconcile.client import ConnectOptions, MergePatch, connect
@@ -84,6 +84,8 @@ class Hand:
         self.namespace = namespace
         self._passes = passes
         self._templates = {}
+        self.admit = None
+        """What a webhook would do to every leader pod."""
 
     def key(self, name=NAME):
         return f"{self.namespace}/{name}"
@@ -190,7 +192,10 @@ class Hand:
             metadata = {**template["metadata"], "labels": labels, "name": name, "namespace": self.namespace}
             owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": NAME, "uid": leaders.metadata.uid}
             metadata["ownerReferences"] = [{**owner, "controller": True, "blockOwnerDeletion": True}]
-            await self.client.create(Pod.from_dict({"metadata": metadata, "spec": template["spec"]}))
+            pod = copy_json({"metadata": metadata, "spec": template["spec"]})
+            if self.admit is not None:
+                self.admit(pod)
+            await self.client.create(Pod.from_dict(pod))
 
     async def workers(self, index):
         """Create the worker pods of a group as its StatefulSet would."""

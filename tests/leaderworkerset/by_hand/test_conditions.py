@@ -2,11 +2,15 @@
 
 import pytest
 
-from pyreconcile.client import MergePatch
+from pyreconcile.api import unstructured
+from pyreconcile.api.apps_v1 import StatefulSet
+from pyreconcile.api.core_v1 import Service
+from pyreconcile.client import ForbiddenError, MergePatch
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+Quota = unstructured("v1", "ResourceQuota")
 PROGRESSING, AVAILABLE, UPDATING = {"Progressing"}, {"Available"}, {"Progressing", "UpdateInProgress"}
 
 
@@ -109,3 +113,53 @@ async def test_lws_6_5_events_carry_reason_action_and_what_they_relate_to(hand):
         "All replicas are ready, with 3 groups ready of total 3 groups": ("Normal", "AllGroupsReady", "Update", None),
     }  # fmt: skip
     assert {note: notes.get(note) for note in expected} == expected
+
+
+async def refuse(hand, what, probe):
+    """Have the API server refuse new objects of one sort, by a quota whose status is written by hand too."""
+    raw = {"metadata": {"name": "none", "namespace": hand.namespace}, "spec": {"hard": {what: "0"}}}
+    quota = await hand.client.create(Quota.from_dict(raw))
+    patch = MergePatch({"status": {"hard": {what: "0"}, "used": {what: "0"}}})
+    await hand.client.patch(Quota, quota.key, patch, subresource="status")
+
+    async def refused():
+        try:
+            await hand.client.create(probe, dry_run=True)
+        except ForbiddenError:
+            return True
+        return False
+
+    await hand.until(refused, what="the quota is in force")
+
+
+async def failed(hand, beginning):
+    async def told():
+        events = [event.to_dict() for event in await hand.client.list(hand.Event, namespace=hand.namespace)]
+        return next((event for event in events if event["note"].startswith(beginning)), None)
+
+    return await hand.until(told, what=f"event {beginning!r}")
+
+
+def stateful_set(hand):
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "serviceName": "p", "template": template}
+    return StatefulSet.from_dict({"metadata": {"name": "probe", "namespace": hand.namespace}, "spec": spec})
+
+
+async def test_lws_6_5_a_worker_stateful_set_that_is_refused_is_told_with_its_leader(hand):
+    await hand.create(replicas=1, leaders=False)
+    await refuse(hand, "count/statefulsets.apps", stateful_set(hand))
+    await hand.leaders(0)
+    event = await failed(hand, "Failed to create worker statefulset for leader pod test-sample-0: ")
+    assert (event["type"], event["reason"], event["action"]) == ("Warning", "FailedCreate", "Create")
+    assert event["related"]["name"] == "test-sample-0"
+
+
+async def test_lws_6_5_a_headless_service_that_is_refused_is_told(hand):
+    spec = {"clusterIP": "None"}
+    probe = Service.from_dict({"metadata": {"name": "probe", "namespace": hand.namespace}, "spec": spec})
+    await refuse(hand, "services", probe)
+    await hand.create(replicas=1)
+    event = await failed(hand, "Failed to create headless service for error: ")
+    assert (event["type"], event["reason"], event["action"]) == ("Warning", "FailedCreate", "Create")
+    assert event.get("related") is None

@@ -126,6 +126,7 @@ async def test_lws_13_1_unique_per_replica_makes_a_headless_service_for_every_gr
         return len(found) == 2 and found
 
     services = await hand.until(both)
+    await hand.valid(2)
     for index in (0, 1):
         found = services[f"{NAME}-{index}"]
         assert found.spec.selector == {L + "name": NAME, L + "group-index": str(index)}
