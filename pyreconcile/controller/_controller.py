@@ -43,7 +43,7 @@ WorkQueue: TypeAlias = PriorityQueue[Request] | Queue[Request]
 """The queue of a controller."""
 
 _LONGEST_TURN = 0.005
-"""Seconds a worker may go without giving other tasks their turn, when reconciles never wait."""
+"""Seconds that the workers may go without giving other tasks their turn, when reconciles never wait (PX-3)."""
 
 _NOTHING = Result()
 
@@ -137,6 +137,8 @@ class Controller:
         self._queue: WorkQueue | None = None
         self._own_events: OwnEvents | None = None
         self._started = False
+        self._turn = 0.0  # when the workers' turn of the event loop began
+        self._next_turn_is_due = False
         self._metrics.max_concurrent(self.concurrency)
 
     def __repr__(self) -> str:
@@ -249,7 +251,6 @@ class Controller:
         bind_contextvars(controller=self.name)
         if resource is not None:
             bind_contextvars(group=resource.group, kind=resource.kind)
-        turn = self._time()
         writes = collect_own_writes()
         own_events = self._own_events
         while True:
@@ -268,9 +269,16 @@ class Controller:
                 queue.done(request)
                 raise
             release(queue, request, writes, own_events)
-            if now - turn > _LONGEST_TURN:
+            if now - self._turn > _LONGEST_TURN:
+                # The workers share a turn: each with one of its own, they would keep the loop for eight times as long.
+                if not self._next_turn_is_due:
+                    self._next_turn_is_due = True
+                    asyncio.get_running_loop().call_soon(self._begin_turn)
                 await anyio.lowlevel.checkpoint()
-                turn = self._time()
+
+    def _begin_turn(self) -> None:
+        self._next_turn_is_due = False
+        self._turn = self._time()
 
     async def _process(self, queue: WorkQueue, request: Request, priority: int) -> float:
         """Reconcile one request and act on the outcome, in the order of section 3.1; return the time it ended."""

@@ -599,6 +599,37 @@ async def test_workers_give_others_their_turn_when_reconciles_never_wait(run):
     assert ticks > 50
 
 
+@pytest.mark.rules("PX-3")
+@pytest.mark.parametrize("workers", [1, 8, 32])
+async def test_many_workers_together_keep_the_loop_no_longer_than_one(run, workers):
+    clock = 0.0
+    gaps: list[float] = []
+
+    async def reconcile(request):
+        nonlocal clock
+        clock += 0.001
+        done.append(request)
+
+    async def feed(queue):
+        last = clock
+        for number in range(500):
+            queue.add(Request("ns", f"o{number}"))
+        while len(done) < 500:
+            await asyncio.sleep(0)
+            gaps.append(clock - last)
+            last = clock
+
+    done: list[Request] = []
+    options = ControllerOptions(max_concurrent_reconciles=workers)
+    source = FunctionSource(feed)
+    async with run(Controller("busy", reconcile, options=options, sources=[source], time=lambda: clock)):
+        with anyio.fail_after(10):
+            while len(done) < 500:
+                await anyio.sleep(0.01)
+    # 5 ms together, and one more key of each worker.
+    assert max(gaps) <= 0.005 + 0.001 * (workers + 1) + 1e-9
+
+
 @pytest.mark.rules("RC-6")
 async def test_a_reconcile_that_blocks_the_loop_is_reported_with_its_key(run, counters):
     clock = 0.0
