@@ -58,9 +58,10 @@ def next_status(
     done = sum(group.ready and group.updated for group in counted)
     ready = sum(group.ready for group in groups)
 
-    status.replicas = replicas
-    status.ready_replicas = ready
-    status.updated_replicas = sum(group.updated for group in groups)
+    new = lws.status is None
+    status.replicas = _count(replicas, status.replicas, new=new)
+    status.ready_replicas = _count(ready, status.ready_replicas, new=new)
+    status.updated_replicas = _count(sum(group.updated for group in groups), status.updated_replicas, new=new)
     status.observed_generation = generation
     if not status.hpa_pod_selector:
         status.hpa_pod_selector = names.hpa_selector(lws.metadata.name)
@@ -76,6 +77,11 @@ def next_status(
         reason, message = _TEXTS[types[0]]
         news = (reason, f"{message}, with {ready} groups ready of total {wanted} groups")
     return Outcome(status, news, complete=strategy.floor == 0 and done == wanted)
+
+
+def _count(value: int, stored: int | None, *, new: bool) -> int | None:
+    """Return the value of a counter; a 0 that the Go controller left out stays out, so taking over writes nothing."""
+    return None if value == 0 and stored is None and not new else value
 
 
 def _set_true(conditions: list[Condition], types: Iterable[str], generation: int | None, now: datetime) -> bool:

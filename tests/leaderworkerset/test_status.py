@@ -162,3 +162,16 @@ def test_lws_6_6_a_group_without_workers_counts_nowhere():
 def test_lws_6_6_a_leader_without_index_is_an_error():
     with pytest.raises(ValueError, match="group-index"):
         groups.counted_groups(1, "k1", [pod("", name="demo-0")], [])
+
+
+def test_lws_15_2_a_count_of_0_that_the_go_controller_left_out_is_no_change():
+    written_by_go = step().status
+    written_by_go.replicas = written_by_go.ready_replicas = written_by_go.updated_replicas = None
+    outcome = step(written_by_go)
+    assert outcome.status.to_dict() == written_by_go.to_dict()
+    assert step(written_by_go, groups=fine(0)).status.ready_replicas == 1
+
+
+def test_lws_6_6_counters_go_back_to_0():
+    status = step(step(groups=fine(0, 1)).status).status
+    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (0, 0, 0)
