@@ -2,12 +2,13 @@
 
 A pod on a node that does not answer any more is deleted some minutes later, but goes only when its kubelet says so.
 Kubernetes waits for that, as the pod may well run on behind the fault, until somebody vouches for the node: by deleting
-it, or by the taint ``node.kubernetes.io/out-of-service``. Even then its pod collector lets 13 to 52 s pass.
+it, or by the taint ``node.kubernetes.io/out-of-service``. Even then its pod collector lets up to 20 or 80 s pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time as _time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +52,13 @@ WAIT: Final = "Wait"
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Taint by which an administrator vouches that nothing runs on a node (KEP-2268); it counts while that is not ready."""
+
+SETTLE: Final = 2.0
+"""Seconds after the out-of-service taint was seen before pods are removed.
+
+The taint makes Kubernetes' taint eviction delete the pods there once more, by name and with no UID: pods that have
+taken their names by then would go as well (tainteviction/taint_eviction.go, addConditionAndDeletePod).
+"""
 
 
 def forces(lws: RawObject) -> bool:
@@ -105,9 +113,11 @@ class NodeLossReconciler(Reconciler[LeaderWorkerSet]):
     What follows for their groups is for the ``pod`` controller.
     """
 
-    def __init__(self, events: EventRecorder) -> None:
-        """Emit events through ``events``."""
+    def __init__(self, events: EventRecorder, *, time: Callable[[], float] = _time.monotonic) -> None:
+        """Emit events through ``events``; ``time`` gives seconds."""
         self._events = events
+        self._time = time
+        self._out_of_service: dict[str, float] = {}
 
     @cached_property
     def _writer(self) -> Client:
@@ -123,25 +133,38 @@ class NodeLossReconciler(Reconciler[LeaderWorkerSet]):
         for pod in await self.cache.list_raw(Pod, namespace=request.namespace, labels=labels):
             if name := node_name_of(pod):
                 by_node.setdefault(name, []).append(pod)
-        for name, pods in sorted(by_node.items()):
-            await self._look_at(SET.from_dict(lws), name, pods)
-        return None
+        found = [await self._look_at(SET.from_dict(lws), name, pods) for name, pods in sorted(by_node.items())]
+        lost = [pod for pods, _ in found for pod in pods]
+        # Leaders last: a new one that has to be near the pods of its group (exclusive topology) would be held to the
+        # lost node by its old workers, and kube-scheduler does not try it again when these go.
+        for pod, why in sorted(lost, key=lambda item: groups.is_leader(item[0])):
+            await self._remove(SET.from_dict(lws), pod, why)
+        return Result(requeue_after=min((wait for _, wait in found if wait > 0), default=0.0))
 
-    async def _look_at(self, lws: KubeObject, name: str, pods: Sequence[RawObject]) -> None:
+    async def _look_at(
+        self, lws: KubeObject, name: str, pods: Sequence[RawObject]
+    ) -> tuple[list[tuple[RawObject, str]], float]:
+        """Return the pods on one node that may be removed, each with why, and the seconds until another look."""
         node = await self.cache.find_raw(Node, name)
+        settling = self._settling(name, node)
         if node is not None and not is_out_of_service(node):
             if not is_ready(node):
                 self._tell_waiting(lws, name, pods)
-            return
+            return [], 0.0
         lost = [pod for pod in pods if removable(pod, node)]
-        if not lost:
-            return
+        if not lost or settling > 0:
+            return [], settling if lost else 0.0
         # What the cache holds of the node may be old, and this cannot be taken back.
         live = await self.client.live.find_raw(Node, name)
         why = "is gone" if live is None else "is out of service"
-        for pod in lost:
-            if removable(pod, live):
-                await self._remove(lws, pod, f"its node {name} {why}")
+        return [(pod, f"its node {name} {why}") for pod in lost if removable(pod, live)], 0.0
+
+    def _settling(self, name: str, node: RawObject | None) -> float:
+        if node is None or not is_out_of_service(node):
+            self._out_of_service.pop(name, None)
+            return 0.0
+        now = self._time()
+        return self._out_of_service.setdefault(name, now) + SETTLE - now
 
     async def _remove(self, lws: KubeObject, pod: RawObject, why: str) -> None:
         key = object_key(groups.namespace_of(pod), groups.name_of(pod))
@@ -150,13 +173,13 @@ class NodeLossReconciler(Reconciler[LeaderWorkerSet]):
         self._events.event(lws, "Normal", "RemovedLostPod", note, action="Delete", related=POD.from_dict(pod))
 
     def _tell_waiting(self, lws: KubeObject, name: str, pods: Sequence[RawObject]) -> None:
-        hanging = [groups.name_of(pod) for pod in pods if groups.is_terminating(pod) and not was_removed(pod)]
-        if hanging:
-            note = (
-                f"Node {name} is not ready, and {', '.join(sorted(hanging))} cannot end there: once nothing runs on "
-                f"it, delete the node or give it the taint {OUT_OF_SERVICE}=nodeshutdown:NoExecute"
-            )
-            self._events.event(lws, "Warning", "PodsOnLostNode", note, action="Wait")
+        for pod in pods:
+            if groups.is_terminating(pod) and not was_removed(pod):
+                note = (
+                    f"Pod {groups.name_of(pod)} cannot end on node {name}, which is not ready: once nothing runs there,"
+                    f" delete the node or give it the taint {OUT_OF_SERVICE}=nodeshutdown:NoExecute"
+                )
+                self._events.event(lws, "Warning", "PodOnLostNode", note, action="Wait", related=POD.from_dict(pod))
 
 
 class AskingSets(Handler):

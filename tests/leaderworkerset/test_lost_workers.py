@@ -1,0 +1,86 @@
+"""Field case O-13: one worker that goes takes its whole group along, whatever the controller sees of it, and once."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from pyreconcile.api.core_v1 import Pod
+from pyreconcile.testing import FaultProxy, Match
+
+BEHIND = 2.0
+WATCH = Match(resource="pods", verb="watch")
+READ = Match(resource="pods", where=lambda request: request.verb in ("watch", "list"))
+RESUMED = Match(resource="pods", where=lambda request: request.verb == "watch" and not request.streaming_list)
+LISTED = Match(resource="pods", where=lambda request: request.verb == "list" or request.streaming_list)
+NAMES = ["demo-0", "demo-0-1", "demo-0-2"]
+
+
+@pytest_asyncio.fixture
+async def proxy(control_plane):
+    async with FaultProxy(control_plane.kubeconfig) as running:
+        yield running
+
+
+@pytest.fixture
+def manager_options(manager_options, proxy):
+    """All that the manager hears of the cluster comes through the proxy; the test itself looks past it."""
+    return replace(manager_options, connect=proxy.connect_options())
+
+
+async def delete_worker(sets):
+    """Delete worker 2 at once; return when its StatefulSet has made another of the name."""
+    old = (await sets.uids())["demo-0-2"]
+    await sets.client.delete(Pod, sets.key("demo-0-2"), grace_period_seconds=0)
+
+    async def replaced():
+        return (await sets.uids()).get("demo-0-2", old) != old
+
+    await sets.until(replaced)
+
+
+@pytest.mark.parametrize("variant", ["late", "plain", "cut"])
+async def test_o_13_the_loss_of_a_worker_recreates_the_group_once(sets, proxy, manager, variant):
+    await sets.create(replicas=1, size=3)
+    await sets.running("demo", 1, 3)
+    await sets.available()
+    old = await sets.uids()
+    assert sorted(old) == NAMES
+    with ExitStack() as faults:
+        if variant == "late":
+            faults.enter_context(proxy.delay_stream(WATCH, seconds=BEHIND))
+            await delete_worker(sets)
+        elif variant == "plain":
+            await sets.client.delete(Pod, sets.key("demo-0-2"), grace_period_seconds=0)
+        else:
+            with proxy.refuse(READ):
+                await delete_worker(sets)
+                # The version of the watch has expired: pods are listed anew, and no event tells of the deletion.
+                expired = faults.enter_context(proxy.answer(410, RESUMED, times=1))
+                outage = time.monotonic()
+
+        async def renewed():
+            uids = await sets.uids()
+            return sorted(uids) == NAMES and not set(uids.values()) & set(old.values()) and uids
+
+        new = await sets.until(renewed)
+        await sets.running("demo", 1, 3)
+        await sets.available()
+
+    async def settled():
+        pods = await manager.cache.list(Pod, namespace=sets.namespace)
+        return {pod.metadata.name: pod.metadata.uid for pod in pods} == new
+
+    await sets.until(settled)
+    await sets.available()
+    assert await sets.uids() == new
+    if variant == "cut":
+        assert expired.hits == 1
+        assert proxy.requests(LISTED, since=outage)
+    deletions = proxy.requests(Match(resource="pods", verb="delete"))
+    assert [request.name for request in deletions] == ["demo-0"]
+    note = "Worker pod demo-0-2 failed, deleted leader pod demo-0 to recreate group 0"
+    await sets.noted(note)
+    assert [text for text in await sets.notes() if "to recreate group" in text] == [note]
