@@ -34,6 +34,9 @@ QUICK_NODES: Final = {
 }
 """Flags with which a lost node's pods are evicted after some 7 s instead of 350 s."""
 
+STARTING: Final = 5.0
+"""Seconds after its start in which a manager may still be blind to what happened before."""
+
 _SETS: Final = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
 _APPS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 _CORE: Final = f"/api/v1/namespaces/{NAMESPACE}"
@@ -92,10 +95,6 @@ class ManagerHandle:
             await self.start()
         finally:
             self._strikes.outages[-1] = (start, time.monotonic() + STARTING)
-
-
-STARTING: Final = 5.0
-"""Seconds after its start in which a manager may still be blind to what happened before."""
 
 
 class Cluster:
