@@ -77,6 +77,9 @@ LATE = ["Pod", "PodTemplate", "ReplicationController", "PersistentVolume", "Node
 # Fields that no repr, and so no log, shows.
 HIDDEN = {"io.k8s.api.core.v1.Secret": {"data", "stringData"}}
 EXTRA_KEYS = ("format", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
+# Defaults that Go's sources name by a constant: controller-gen leaves these out of CRDs that embed a pod template. With
+# them a set would have another revision here than under the Go controller.
+REFERENCED_DEFAULTS = {("AzureDiskVolumeSource", "cachingMode"), ("AzureDiskVolumeSource", "kind")}
 # What pydantic or our own base calls so already.
 RESERVED = {"construct", "copy", "dict", "from_dict", "json", "schema", "schema_json", "to_dict", "validate"}
 
@@ -296,7 +299,8 @@ class Generator:
         for wire, prop in schema["properties"].items():
             out = extras(prop)
             # A required field has Go's zero value as its "default" here, a struct has {}: neither is one of the API.
-            if wire not in required and prop.get("default", {}) != {}:
+            by_reference = (name.rpartition(".")[2], wire) in REFERENCED_DEFAULTS
+            if wire not in required and prop.get("default", {}) != {} and not by_reference:
                 out["default"] = prop["default"]
             if out:
                 found[wire] = out
