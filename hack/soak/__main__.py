@@ -8,6 +8,7 @@ has to come right. The exit code is 0 when no rule was broken.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -57,6 +58,22 @@ async def soak(plan: Plan, folder: Path) -> Outcome:
             await _calm(cluster, checker, outcome, f"round {number} of {len(plan.rounds)}")
         outcome.broken += [str(violation) for violation in checker.violations]
         _report(outcome, checker, cluster)
+    return outcome
+
+
+async def _until_told(plan: Plan, folder: Path) -> Outcome:
+    """Run a plan; SIGTERM ends it in order, so that neither manager nor control plane stay behind."""
+    outcome = Outcome(broken=["ended by SIGTERM"])
+
+    async def listen() -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        outcome = await soak(plan, folder)
+        tasks.cancel_scope.cancel()
     return outcome
 
 
@@ -134,7 +151,7 @@ def main() -> int:
     print(f"soak with seed {plan.seed}: {len(plan.sets)} sets, {len(plan.rounds)} rounds", flush=True)
     outcome = Outcome()
     try:
-        outcome = anyio.run(soak, plan, options.folder)
+        outcome = anyio.run(_until_told, plan, options.folder)
     except* ManagerEndedError as ended:
         outcome.broken += [str(error) for error in ended.exceptions]
         print("\n".join(f"BROKEN {text}" for text in outcome.broken))
