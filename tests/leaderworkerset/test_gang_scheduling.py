@@ -43,6 +43,7 @@ class Room:
         self.sets = sets
         self.client = sets.client
         self.name = sets.namespace
+        self.watcher = None
 
     async def make(self, cpus):
         labels = {"test": self.name, "kubernetes.io/hostname": self.name, "rack": self.name}
@@ -90,7 +91,15 @@ class Room:
             found = await self.bound()
             return sorted(found.values()) == sorted(counts) and (found or [True])
 
-        return await self.sets.until(check, timeout=timeout, what=f"{counts} pods placed")
+        found = await self.sets.until(check, timeout=timeout, what=f"{counts} pods placed")
+        if self.watcher is not None:
+            await self.watcher.look()  # before the test goes on, and these pods perhaps go away
+        return found
+
+    async def updated(self, image):
+        """Whether all pods of two groups are there, with an image."""
+        pods = (await self.sets.pods()).values()
+        return len(pods) == 2 * SIZE and all(pod.spec.containers[0].image == image for pod in pods)
 
     async def quiet(self, seconds=1.5):
         """The counts, once nothing has been bound for a while."""
@@ -115,17 +124,20 @@ class Watcher:
         self.first, self.last, self.most = {}, {}, Counter()
 
     async def look(self):
+        now = datetime.now(UTC)
+        placed = Counter()
+        for pod in await self.room.pods():
+            group = pod.spec.scheduling_group
+            if pod.spec.node_name:
+                placed[group.pod_group_name if group else ""] += 1
+        for name, count in placed.items():
+            self.first.setdefault(name, now)
+            if count > self.most[name]:
+                self.most[name], self.last[name] = count, now
+
+    async def keep_looking(self):
         while True:
-            now = datetime.now(UTC)
-            placed = Counter()
-            for pod in await self.room.pods():
-                group = pod.spec.scheduling_group
-                if pod.spec.node_name:
-                    placed[group.pod_group_name if group else ""] += 1
-            for name, count in placed.items():
-                self.first.setdefault(name, now)
-                if count > self.most[name]:
-                    self.most[name], self.last[name] = count, now
+            await self.look()
             await anyio.sleep(0.05)
 
     def check(self, *, size=SIZE):
@@ -138,11 +150,12 @@ class Watcher:
 
 @asynccontextmanager
 async def watched(room, **wanted):
-    watcher = Watcher(room)
+    watcher = room.watcher = Watcher(room)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watcher.look)
+        tasks.start_soon(watcher.keep_looking)
         yield watcher
         tasks.cancel_scope.cancel()
+    await watcher.look()  # the test may have seen the last pods placed before the watcher did
     watcher.check(**wanted)
 
 
@@ -223,11 +236,7 @@ async def test_lws_9_a_rolling_update_replaces_the_pods_of_a_group_together(room
         before = set(await room.groups())
         await room.sets.patch("demo", leaderWorkerTemplate=room.template(image="busybox:2"))
 
-        async def updated():
-            lws = await room.sets.get()
-            return lws.status.updated_replicas == 2 and lws.status.ready_replicas == 2
-
-        await room.sets.until(updated, timeout=40)
+        await room.sets.until(lambda: room.updated("busybox:2"), timeout=40)
         await room.sets.running("demo", 2, SIZE)
 
         async def renewed():
@@ -259,12 +268,7 @@ async def test_lws_9_a_rolling_update_keeps_to_it_where_there_is_room_for_one_gr
         await room.sets.until(begun, what="the update has begun")
         assert sorted((await room.quiet()).values()) == [0, SIZE]
         await room.resize(8)
-
-        async def updated():
-            pods = (await room.sets.pods()).values()
-            return len(pods) == 2 * SIZE and all(pod.spec.containers[0].image == "busybox:2" for pod in pods)
-
-        await room.sets.until(updated, timeout=40)
+        await room.sets.until(lambda: room.updated("busybox:2"), timeout=40)
         await room.sets.running("demo", 2, SIZE)
 
 
