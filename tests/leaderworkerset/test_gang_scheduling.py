@@ -84,7 +84,7 @@ class Room:
             found[pod.metadata.name.split("-")[1]] += bool(pod.spec.node_name)
         return dict(found)
 
-    async def until_bound(self, *counts, timeout=30):
+    async def until_bound(self, *counts, timeout=60):
         """Wait until the groups have so many pods on the node, in whatever order."""
 
         async def check():
@@ -236,7 +236,7 @@ async def test_lws_9_a_rolling_update_replaces_the_pods_of_a_group_together(room
         before = set(await room.groups())
         await room.sets.patch("demo", leaderWorkerTemplate=room.template(image="busybox:2"))
 
-        await room.sets.until(lambda: room.updated("busybox:2"), timeout=40)
+        await room.sets.until(lambda: room.updated("busybox:2"), timeout=60)
         await room.sets.running("demo", 2, SIZE)
 
         async def renewed():
@@ -268,7 +268,7 @@ async def test_lws_9_a_rolling_update_keeps_to_it_where_there_is_room_for_one_gr
         await room.sets.until(begun, what="the update has begun")
         assert sorted((await room.quiet()).values()) == [0, SIZE]
         await room.resize(8)
-        await room.sets.until(lambda: room.updated("busybox:2"), timeout=40)
+        await room.sets.until(lambda: room.updated("busybox:2"), timeout=60)
         await room.sets.running("demo", 2, SIZE)
 
 
@@ -342,7 +342,7 @@ async def test_lws_9_a_group_whose_pods_do_not_all_exist_is_spoken_of(room, monk
     await room.sets.noted("Group 0 waits: 2 of its 4 pods exist")
     assert await room.bound() == {"0": 0}
     await room.client.delete(ResourceQuota, room.sets.key("few"))
-    await room.until_bound(SIZE, timeout=40)
+    await room.until_bound(SIZE, timeout=60)
 
 
 async def test_lws_9_the_priority_of_a_group_is_that_of_its_pods(room):
