@@ -1,5 +1,6 @@
 """Groups on nodes that are lost: what is removed, when, and for whom (docs/node-loss.md)."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -8,8 +9,9 @@ import pytest_asyncio
 
 from pyreconcile.api import unstructured
 from pyreconcile.api.core_v1 import Node, Pod
-from pyreconcile.client import MergePatch
+from pyreconcile.client import MergePatch, NotFoundError
 from pyreconcile.controller import CreateEvent, DeleteEvent, Request, UpdateEvent
+from pyreconcile.testing import ControlPlane
 from pyreconcile_controllers.leaderworkerset import node_loss
 from pyreconcile_controllers.leaderworkerset.node_loss import AskingSets, HangingPods, NodeEvents
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
@@ -221,10 +223,18 @@ async def test_lws_node_loss_pods_that_are_nowhere_yet_are_left_alone():
 # -- on the control plane ------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def control_plane(_control_plane_portal):
+    # Of its own: how fast pods are evicted from a lost node depends on the state of all nodes.
+    plane = ControlPlane(nodes=1, controller_manager=True, scheduler=True, use_existing=False)
+    with _control_plane_portal.wrap_async_context_manager(plane):
+        yield plane
+
+
 class Machines:
     """Nodes of a test's own, whose state kwok leaves alone as somebody else holds their leases.
 
-    It starts pods there all the same, but is told not to end them: that is for the test.
+    It may start pods there all the same, but is told not to end them: that is for the test.
     """
 
     def __init__(self, client, namespace):
@@ -255,11 +265,18 @@ class Machines:
             await self.client.delete(Lease, f"kube-node-lease/{name}", missing_ok=True)
 
     async def work(self):
-        """Do what the kubelets of the nodes that are not lost do: end pods that are deleted."""
+        """Do what the kubelets of the nodes that are not lost do: start pods, and end those that are deleted."""
         for pod in await self.client.list(Pod, namespace=self.namespace):
-            if pod.spec.node_name not in self.lost and pod.metadata.deletion_grace_period_seconds:
-                key, uid = f"{self.namespace}/{pod.metadata.name}", pod.metadata.uid
-                await self.client.delete(Pod, key, grace_period_seconds=0, uid=uid, missing_ok=True)
+            if not pod.spec.node_name or pod.spec.node_name in self.lost:
+                continue
+            if pod.metadata.deletion_grace_period_seconds:
+                uid = pod.metadata.uid
+                await self.client.delete(Pod, pod.key, grace_period_seconds=0, uid=uid, missing_ok=True)
+            elif pod.status.phase == "Pending" and not pod.metadata.deletion_timestamp:
+                conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Initialized", "Ready")]
+                started = MergePatch({"status": {"phase": "Running", "conditions": conditions}})
+                with suppress(NotFoundError):
+                    await self.client.patch(Pod, pod.key, started, subresource="status")
 
     async def lose(self, name):
         """The node does not answer any more; nothing happens on it."""
