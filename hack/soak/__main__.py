@@ -21,6 +21,7 @@ import structlog
 from hack.soak.checker import RULES, Checker
 from hack.soak.cluster import QUICK_NODES, Cluster, ManagerEndedError
 from hack.soak.end_state import problems
+from hack.soak.facts import Change, SetFact
 from hack.soak.plan import NODES, Action, Plan, make_plan
 from pyreconcile.testing import ControlPlane
 
@@ -45,17 +46,19 @@ class Outcome:
 
 
 async def soak(plan: Plan, folder: Path) -> Outcome:
-    """Run a plan on a control plane of its own; the manager's log is left in ``folder``."""
+    """Run a plan on a control plane of its own; the manager's log, and what broke a rule, are left in ``folder``."""
     outcome = Outcome()
     plane = ControlPlane(nodes=NODES, controller_manager=True, scheduler=True, extra_args=QUICK_NODES)
     async with plane, Cluster.open(plane.kubeconfig, folder / "manager.log") as cluster:
         checker = Checker(cluster.strikes)
         for wire in plan.sets:
             await cluster.create_set(wire)
-        await _calm(cluster, checker, outcome, "start")
+        await _calm(cluster, checker, outcome, "start", folder)
         for number, actions in enumerate(plan.rounds, 1):
+            end = time.monotonic() + plan.round_seconds
             await _trouble(cluster, actions, outcome)
-            await _calm(cluster, checker, outcome, f"round {number} of {len(plan.rounds)}")
+            await _calm(cluster, checker, outcome, f"round {number} of {len(plan.rounds)}", folder)
+            await anyio.sleep(max(0.0, end - time.monotonic()))
         outcome.broken += [str(violation) for violation in checker.violations]
         _report(outcome, checker, cluster)
     return outcome
@@ -102,7 +105,7 @@ def _set_of(action: Action) -> str:
     return "-".join(action.target.split("-")[:2])
 
 
-async def _calm(cluster: Cluster, checker: Checker, outcome: Outcome, what: str) -> None:
+async def _calm(cluster: Cluster, checker: Checker, outcome: Outcome, what: str, folder: Path) -> None:
     """Wait until every set is right, then let the checker judge all that was seen."""
     start = time.monotonic()
     found = ["nothing was looked at"]
@@ -118,8 +121,21 @@ async def _calm(cluster: Cluster, checker: Checker, outcome: Outcome, what: str)
     changes = cluster.changes()
     checker.feed(changes)
     checker.settle(time.monotonic())
-    broken = len(checker.violations) - before
-    print(f"{what}: right after {seconds:.1f} s; {len(changes)} changes seen, {broken} rules broken", flush=True)
+    broken = checker.violations[before:]
+    state = "not right" if found else "right"
+    print(f"{what}: {state} after {seconds:.1f} s; {len(changes)} changes seen, {len(broken)} rules broken", flush=True)
+    for violation in broken:
+        print(f"  {violation.time:.3f} {violation}", flush=True)
+    _keep(changes, {violation.set_name for violation in broken}, folder)
+
+
+def _keep(changes: list[Change], sets: set[str], folder: Path) -> None:
+    """Write down what was seen of sets that broke a rule, in order."""
+    with (folder / "broken.txt").open("a") as output:
+        for change in sorted(changes, key=lambda item: item.order):
+            about = change.about
+            if (about.name if isinstance(about, SetFact) else about.set_name) in sets:
+                print(f"{change.time:.3f}", "gone" if change.gone else "", about, file=output)
 
 
 def _report(outcome: Outcome, checker: Checker, cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 CALM_EVERY: Final = 60.0
 """Seconds of a round: trouble, then a calm in which every set has to come right."""
-TROUBLE_SHARE: Final = 0.6
+TROUBLE_SHARE: Final = 0.75
 """Part of a round in which trouble is made."""
 NODES: Final = 8
 PREFIX: Final = "leaderworkerset.sigs.k8s.io/"
@@ -109,6 +109,7 @@ class Plan:
     seed: int
     sets: list[Object]
     rounds: list[list[Action]]
+    round_seconds: float
 
     def lines(self) -> Iterator[str]:
         """Give the plan as text."""
@@ -134,8 +135,9 @@ def make_plan(seed: int, *, seconds: float, sets: int) -> Plan:
     models = [_new_set(numbers, f"soak-{index:02}") for index in range(sets)]
     created = [model.wire() for model in models]
     rounds = max(1, round(seconds / CALM_EVERY))
-    trouble = seconds / rounds * TROUBLE_SHARE
-    return Plan(seed, created, [_round(numbers, models, trouble) for _ in range(rounds)])
+    length = seconds / rounds
+    drawn = [_round(numbers, models, length * TROUBLE_SHARE) for _ in range(rounds)]
+    return Plan(seed, created, drawn, length)
 
 
 def _new_set(numbers: random.Random, name: str) -> SetModel:
