@@ -99,9 +99,11 @@ def scaled_value(value: int | str, total: int, *, round_up: bool) -> int:
 
 
 def needs_states(strategy: Strategy, observed: Observed | None, *, changed: bool) -> bool:
-    """Tell whether `plan` will look at the groups' states (cases 4 and 5)."""
-    if observed is None or changed or observed.replicas < strategy.replicas:
+    """Tell whether `plan` will look at the groups' states: in cases 4 and 5, and in a change with surge groups."""
+    if observed is None or observed.replicas < strategy.replicas:
         return False
+    if changed:
+        return observed.replicas > strategy.replicas and not strategy.upstream_surge
     return observed.partition != 0 or observed.replicas != strategy.replicas
 
 
@@ -162,6 +164,8 @@ def _plan(strategy: Strategy, observed: Observed | None, states: Sequence[GroupS
         partition = min(replicas, observed.replicas)
         if observed.replicas < replicas:
             return Plan(partition, replicas)
+        if needs_states(strategy, observed, changed=True):
+            partition = _stand_ins_kept(strategy, states)
         return _with_surge(strategy, observed, partition, [GroupState(ready=True, old=True)] * observed.replicas)
     if observed.partition == 0 and observed.replicas == replicas:
         return Plan(0, replicas)
@@ -175,6 +179,19 @@ def _plan(strategy: Strategy, observed: Observed | None, states: Sequence[GroupS
         step = strategy.max_unavailable + observed.replicas - replicas
         partition = roll(states, step, observed.partition)
     return _with_surge(strategy, observed, partition, states)
+
+
+def _stand_ins_kept(strategy: Strategy, states: Sequence[GroupState]) -> int:
+    """Return the partition for yet another revision in the middle of an update: surge groups that stand in stay.
+
+    The Go controller gives all surge groups free at once, also those that stand in for groups which the update so far
+    took down, so that fewer than replicas - max_unavailable are left.
+    """
+    needed = strategy.replicas - strategy.max_unavailable
+    cut = strategy.replicas
+    while cut < len(states) and sum(state.ready for state in states[:cut]) < needed:
+        cut += 1
+    return cut
 
 
 def _with_surge(strategy: Strategy, observed: Observed, partition: int, states: Sequence[GroupState]) -> Plan:

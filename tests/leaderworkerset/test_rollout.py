@@ -291,3 +291,85 @@ def test_lws_6_3_want_gives_surge_back_as_groups_come_in(replicas, unavailable, 
     wish = strategy(replicas, unavailable, surge)
     assert want(wish, unready) <= want(wish, unready + 1)
     assert want(wish, 0) == replicas
+
+
+class Interrupted:
+    """Every state in which an update can be when yet another revision comes."""
+
+    def __init__(self, wish):
+        self.wish = wish
+
+    def states(self):
+        first = Sim(self.wish)
+        first.change()
+        first.settle()
+        seen, todo = set(), [first]
+        while todo:
+            sim = todo.pop()
+            if (sim.observed, tuple(sim.groups)) in seen:
+                continue
+            seen.add((sim.observed, tuple(sim.groups)))
+            yield sim
+            todo += [self.copy(sim).and_ready(i) for i, group in enumerate(sim.groups) if group == STARTING]
+
+    def copy(self, sim):
+        copy = Interrupted.Sim(self.wish)
+        copy.groups, copy.observed = list(sim.groups), sim.observed
+        return copy
+
+    def with_all_old(self, sim):
+        copy = self.copy(sim)
+        copy.groups = [GroupState(ready=group.ready, old=True) for group in sim.groups]
+        return copy
+
+    class Sim(Sim):
+        def and_ready(self, index):
+            self.ready(index)
+            return self
+
+
+WISHES = [
+    (replicas, unavailable, surge)
+    for replicas in range(1, 6)
+    for unavailable in range(3)
+    for surge in range(min(replicas, 3) + 1)
+    if unavailable or surge
+]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: "{}-{}-{}".format(*wish))
+def test_lws_6_3_stand_ins_stay_when_another_revision_comes(wish):
+    interrupted = Interrupted(strategy(*wish))
+    for sim in interrupted.states():
+        again = interrupted.with_all_old(sim)
+        ready = sum(group.ready for group in again.groups)
+        again.apply(plan(again.strategy, again.observed, again.groups, changed=True))
+        assert sum(group.ready for group in again.groups) >= min(ready, wish[0] - wish[1])
+        # What the update before had begun gets ready in time, or is replaced: the new one comes to its end.
+        again.settle()
+        while any(not group.ready for group in again.groups):
+            index = next(i for i, group in enumerate(again.groups) if not group.ready)
+            again.groups[index] = READY_NEW if again.groups[index].updated else READY_OLD
+            again.settle()
+        assert set(again.groups) == {READY_NEW}
+        assert len(again.groups) == wish[0]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: "{}-{}-{}".format(*wish))
+def test_lws_6_3_a_revision_that_never_gets_ready_is_replaced_by_the_next(wish):
+    interrupted = Interrupted(strategy(*wish))
+    again = interrupted.with_all_old(next(interrupted.states()))
+    again.apply(plan(again.strategy, again.observed, again.groups, changed=True))
+    again.settle()
+    while STARTING in again.groups:
+        again.ready(again.groups.index(STARTING))
+    assert set(again.groups) == {READY_NEW}
+
+
+def test_lws_6_3_the_old_way_gives_all_surge_groups_free_when_another_revision_comes():
+    wish = replace(strategy(4, 0, 1), upstream_surge=True)
+    observed = Observed(5, 3, 4)
+    states = [READY_OLD, READY_OLD, READY_OLD, BROKEN_OLD, READY_OLD]
+    assert plan(wish, observed, states, changed=True) == Plan(4, 5)
+    assert plan(strategy(4, 0, 1), observed, states, changed=True) == Plan(5, 5)
+    assert not needs_states(wish, observed, changed=True)
