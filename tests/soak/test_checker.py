@@ -90,6 +90,20 @@ def test_a_surge_group_taken_back_while_it_stands_in_is_found(running):
     assert running.broken() == [TOO_FEW]
 
 
+def test_a_surge_group_given_free_by_another_revision_while_it_stands_in_is_found(running):
+    running.ask(unavailable=0, surge=1)
+    running.write(partition=3, replicas=4, revision="r2")
+    running.start(3, revision="r2")
+    running.write(partition=2)
+    running.stop(2)
+    running.start(2, revision="r2", ready=False)
+    running.now += 60
+    running.write(partition=4, revision="r3")
+    assert not running.broken()
+    running.write(partition=3)
+    assert running.broken() == [TOO_FEW]
+
+
 def test_the_controller_may_know_of_a_change_a_little_late(running):
     running.ask(replicas=5, surge=0)
     running.ask(replicas=3, after=0.1)
