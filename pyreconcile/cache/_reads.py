@@ -90,9 +90,14 @@ class CacheReads:
         return raw
 
     def peek(self, kind: type[KubeObject], key: str) -> RawObject | None:
-        """Return one object as the cache holds it now, or None, also when it does not hold the kind; read only."""
+        """Return one object as the cache holds it now, or None; read only.
+
+        None also when it does not hold the kind, or not as the server has it: a transform may have taken fields away.
+        """
         informer = self._by_kind.get(kind)
-        return None if informer is None else informer.store.get(key)
+        if informer is None or any(part.scope.transform is not None for part in informer.parts):
+            return None
+        return informer.store.get(key)
 
     def get_raw(self, kind: type[KubeObject], key: str) -> RawObject | None:
         """Return one object as the cache holds it now, without waiting for anything; read only.

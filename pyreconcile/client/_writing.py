@@ -100,7 +100,7 @@ class WriteVerbs(Core):
         return updated
 
     async def set_finalizers(self, obj: T, finalizers: Sequence[str]) -> T:
-        """Replace an object's finalizers by one update with its resource version; whatever else was edited stays here.
+        """Replace an object's finalizers by one update with its resource version; give the object as it was read.
 
         Prefer `pyreconcile.controller.ensure_finalizer` and ``release_finalizer``.
 

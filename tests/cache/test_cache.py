@@ -19,6 +19,7 @@ from pyreconcile.cache import (
     NamespaceNotCachedError,
     NamespaceOptions,
     Scope,
+    drop_fields,
     strip_managed_fields,
 )
 from pyreconcile.cache._options import scopes_for
@@ -365,6 +366,19 @@ async def test_ca_10_managed_fields_can_be_stripped(fake_server: Any, cached: An
     server.put("n/a")["metadata"]["managedFields"] = [{"manager": "x"}]
     async with cached(server, transform=strip_managed_fields) as cache:
         assert (await cache.get(ConfigMap, "n/a")).metadata.managed_fields is None
+
+
+async def test_a_peek_shows_only_objects_that_are_as_the_server_has_them(fake_server: Any, cached: Any):
+    # An update is built from what it shows: fields that a transform has dropped would be lost on the server.
+    server = fake_server()
+    server.put("n/a", data={"x": "1"})
+    for options, shown in (({}, {"x": "1"}), ({"transform": drop_fields("data.x")}, None)):
+        async with cached(server, **options) as cache:
+            assert cache.peek(ConfigMap, "n/a") is None  # not read before
+            await cache.get(ConfigMap, "n/a")
+            found = cache.peek(ConfigMap, "n/a")
+            assert (found and found["data"]) == shown
+            assert cache.peek(ConfigMap, "n/b") is None
 
 
 async def test_equal_field_sets_of_cached_objects_are_kept_once(fake_server: Any, cached: Any):
