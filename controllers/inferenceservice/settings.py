@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final, Self
+
+from pyreconcile_controllers.environment import read_fields
 
 PREFIX: Final = "INFERENCESERVICE_"
 
@@ -56,21 +58,4 @@ class Settings:
         Raises:
             ValueError: a value cannot be used; the message names the variable or the setting.
         """
-        given: dict[str, str | int | float | bool] = {}
-        for field in fields(cls):
-            variable = PREFIX + field.name.upper()
-            text = environment.get(variable)
-            if text is not None:
-                given[field.name] = _read(variable, text, field.default)
-        return cls(**given)  # type: ignore[arg-type]
-
-
-def _read(variable: str, text: str, default: object) -> str | int | float | bool:
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{variable}: must be true or false, not {text!r}")
-        return text.lower() == "true"
-    try:
-        return int(text) if isinstance(default, int) else float(text) if isinstance(default, float) else text
-    except ValueError:
-        raise ValueError(f"{variable}: must be a number, not {text!r}") from None
+        return cls(**read_fields(cls, PREFIX, environment))

@@ -290,7 +290,7 @@ def _observed(leader_set: RawObject | None) -> Observed | None:
         return None
     spec = leader_set["spec"]
     rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
-    applied = (leader_set["metadata"].get("annotations") or {}).get(names.REPLICAS_ANNOTATION, "")
+    applied = groups.annotations_of(leader_set).get(names.REPLICAS_ANNOTATION, "")
     return Observed(
         spec.get("replicas", 1),
         rolling.get("partition", 0),

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from pyreconcile.api import Condition, RawObject, Unstructured, unstructured
+from pyreconcile.controller import find_condition, remove_condition, set_condition
 from pyreconcile_controllers.leaderworkerset import groups, names
 from pyreconcile_controllers.leaderworkerset.objects import owner_reference
 
@@ -57,7 +58,7 @@ def join(pod: RawObject, name: str) -> None:
 
 def named_in(pod: RawObject) -> str:
     """Return the name of the PodGroup that we put a pod into; empty when we did not."""
-    name: str = (pod["metadata"].get("annotations") or {}).get(names.POD_GROUP_ANNOTATION, "")
+    name: str = groups.annotations_of(pod).get(names.POD_GROUP_ANNOTATION, "")
     return name
 
 
@@ -188,11 +189,13 @@ def mark(conditions: list[Condition], problem: str | None, generation: int | Non
         generation: that of the set.
         now: the time.
     """
-    found = next((item for item in conditions if item.type == CONDITION), None)
-    if problem is None and found is not None:
-        conditions.remove(found)
-    if problem is None or (found is None and not problem):
+    if problem is None:
+        remove_condition(conditions, CONDITION)
         return False
+    found = find_condition(conditions, CONDITION)
+    if found is None and not problem:
+        return False
+    said = None if found is None else found.message
     wanted = Condition(
         type=CONDITION,
         status="False" if problem else "True",
@@ -201,12 +204,5 @@ def mark(conditions: list[Condition], problem: str | None, generation: int | Non
         last_transition_time=now,
         observed_generation=generation,
     )
-    if found is None:
-        conditions.append(wanted)
-        return True
-    news = found.message != wanted.message
-    if news:
-        if found.status == wanted.status:
-            wanted.last_transition_time = found.last_transition_time
-        conditions[conditions.index(found)] = wanted
-    return news and bool(problem)
+    set_condition(conditions, wanted)
+    return bool(problem) and said != wanted.message

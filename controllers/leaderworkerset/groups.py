@@ -119,7 +119,7 @@ def phase_of(pod: RawObject) -> str:
 
 def size_of(pod: RawObject, default: int) -> int:
     """Return how many pods the pod's group has by its own revision; ``default`` when the pod does not tell (§16.3)."""
-    text = (pod["metadata"].get("annotations") or {}).get(names.SIZE_ANNOTATION, "")
+    text = annotations_of(pod).get(names.SIZE_ANNOTATION, "")
     return int(text) if text.isascii() and text.isdigit() else default
 
 

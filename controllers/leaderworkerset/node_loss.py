@@ -8,6 +8,7 @@ it, or by the taint ``node.kubernetes.io/out-of-service``. Even then its pod col
 from __future__ import annotations
 
 import time as _time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -182,7 +183,22 @@ class NodeLossReconciler(Reconciler[LeaderWorkerSet]):
                 self._events.event(lws, "Warning", "PodOnLostNode", note, action="Wait", related=POD.from_dict(pod))
 
 
-class AskingSets(Handler):
+class _Seeing(Handler, ABC):
+    """Looks at an object in the same way whether it is new, was there at the start, or changed."""
+
+    def create(self, event: CreateEvent[Any], queue: RequestQueue) -> None:
+        """Look at an object that is new, or was there at the start."""
+        self._seen(event.raw, queue, event.priority)
+
+    def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
+        """Look at a changed object."""
+        self._seen(event.new_raw, queue, event.priority)
+
+    @abstractmethod
+    def _seen(self, obj: RawObject, queue: RequestQueue, priority: int) -> None: ...
+
+
+class AskingSets(_Seeing):
     """Knows which sets ask for their pods on lost nodes to be removed, from their events, and enqueues new ones.
 
     Kept in memory, as it follows from what the first list of sets shows.
@@ -201,21 +217,13 @@ class AskingSets(Handler):
         """Return the sets that ask."""
         return list(self._keys.values())
 
-    def create(self, event: CreateEvent[Any], queue: RequestQueue) -> None:
-        """Look at a new set, or one that is there at the start."""
-        self._seen(event.raw, queue, event.priority)
-
-    def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
-        """Look at a set whose annotation changed."""
-        self._seen(event.new_raw, queue, event.priority)
-
     def delete(self, event: DeleteEvent[Any], queue: RequestQueue) -> None:
         """Forget a set."""
         self._keys.pop(Request.for_object(event.raw).key, None)
 
-    def _seen(self, lws: RawObject, queue: RequestQueue, priority: int) -> None:
-        request = Request.for_object(lws)
-        if not forces(lws):
+    def _seen(self, obj: RawObject, queue: RequestQueue, priority: int) -> None:
+        request = Request.for_object(obj)
+        if not forces(obj):
             self._keys.pop(request.key, None)
         elif request.key not in self._keys:
             self._keys[request.key] = request
@@ -223,50 +231,34 @@ class AskingSets(Handler):
             queue.add(request, priority=priority)
 
 
-class HangingPods(Handler):
+class HangingPods(_Seeing):
     """Enqueues the set of a bound pod that is being deleted, if it asks."""
 
     def __init__(self, asking: AskingSets) -> None:
         """Ask ``asking``. A set that asks only later is looked at then, with all its pods."""
         self._asking = asking
 
-    def create(self, event: CreateEvent[Any], queue: RequestQueue) -> None:
-        """Look at a pod that is there at the start."""
-        self._seen(event.raw, queue, event.priority)
-
-    def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
-        """Look at a changed pod."""
-        self._seen(event.new_raw, queue, event.priority)
-
-    def _seen(self, pod: RawObject, queue: RequestQueue, priority: int) -> None:
-        if groups.is_terminating(pod) and node_name_of(pod):
-            for key in groups.index_set(pod):
+    def _seen(self, obj: RawObject, queue: RequestQueue, priority: int) -> None:
+        if groups.is_terminating(obj) and node_name_of(obj):
+            for key in groups.index_set(obj):
                 if key in self._asking:
                     queue.add(Request.from_key(key), priority=priority)
 
 
-class NodeEvents(Handler):
+class NodeEvents(_Seeing):
     """Enqueues the sets that ask when a node is not ready, or gone."""
 
     def __init__(self, asking: AskingSets) -> None:
         """Enqueue those of ``asking``."""
         self._asking = asking
 
-    def create(self, event: CreateEvent[Any], queue: RequestQueue) -> None:
-        """Look at a node that is there at the start, or new."""
-        self._seen(event.raw, queue, event.priority)
-
-    def update(self, event: UpdateEvent[Any], queue: RequestQueue) -> None:
-        """Look at a changed node."""
-        self._seen(event.new_raw, queue, event.priority)
-
     def delete(self, event: DeleteEvent[Any], queue: RequestQueue) -> None:
         """Look at a node that is gone."""
         for request in self._asking.requests():
             queue.add(request)
 
-    def _seen(self, node: RawObject, queue: RequestQueue, priority: int) -> None:
-        if not is_ready(node):
+    def _seen(self, obj: RawObject, queue: RequestQueue, priority: int) -> None:
+        if not is_ready(obj):
             for request in self._asking.requests():
                 queue.add(request, priority=priority)
 

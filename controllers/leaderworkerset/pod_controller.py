@@ -95,7 +95,7 @@ class PodReconciler(Reconciler[Pod]):
 
     async def _reconcile_leader(self, lws: LeaderWorkerSet, pod: RawObject) -> Result | None:
         key = object_key(groups.namespace_of(pod), groups.name_of(pod))
-        if (pod["metadata"].get("annotations") or {}).get(names.LEADER_NAME_ANNOTATION):
+        if groups.annotations_of(pod).get(names.LEADER_NAME_ANNOTATION):
             note = (
                 f"leader pod {key} contains mistake annotation '{names.LEADER_NAME_ANNOTATION}': "
                 "requires Kubernetes ≥v1.27 or v1.26 with StatefulSetStartOrdinal feature"

@@ -12,11 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 import orjson
 
 from pyreconcile.api import Condition
+from pyreconcile.controller import find_condition, remove_condition
+from pyreconcile.controller import set_condition as set_one_condition
 from pyreconcile_controllers.leaderworkerset.names import OWN_PREFIX
 
 BACKOFF_ANNOTATION: Final = OWN_PREFIX + "restart-backoff"
@@ -267,10 +269,8 @@ def set_condition(
         generation: the set's.
         now: the time.
     """
-    known = next((item for item in conditions if item.type == CONDITION), None)
     if backoff is None:
-        if known is not None:
-            conditions.remove(known)
+        remove_condition(conditions, CONDITION)
         return
     waiting = []
     for group, record in sorted(records(annotations).items()):
@@ -280,18 +280,18 @@ def set_condition(
                 f"group {group} is recreated at {_time_text(at, 'seconds')} because of pod {record.failure.pod}, "
                 f"after {recreated(record.recreations)}"
             )
-    if not waiting and known is None:
+    if not waiting and find_condition(conditions, CONDITION) is None:
         return
-    if known is None:
-        known = Condition(type=CONDITION, status="Unknown", reason="", message="", last_transition_time=now)
-        conditions.append(known)
-    status: Literal["True", "False"] = "True" if waiting else "False"
-    if known.status != status:
-        known.status, known.last_transition_time = status, now
-    known.reason = "GroupsWaiting" if waiting else "NoGroupWaits"
     rest = f"; and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
-    known.message = "; ".join(waiting[:_NAMED]) + rest if waiting else "no group waits to be recreated"
-    known.observed_generation = generation
+    wanted = Condition(
+        type=CONDITION,
+        status="True" if waiting else "False",
+        reason="GroupsWaiting" if waiting else "NoGroupWaits",
+        message="; ".join(waiting[:_NAMED]) + rest if waiting else "no group waits to be recreated",
+        last_transition_time=now,
+        observed_generation=generation,
+    )
+    set_one_condition(conditions, wanted)
 
 
 def recreated(recreations: int) -> str:

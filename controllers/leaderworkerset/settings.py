@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Final, Literal, Self, get_args
+
+from pyreconcile_controllers.environment import read_fields
 
 PREFIX: Final = "LEADERWORKERSET_"
 
@@ -48,20 +50,4 @@ class Settings:
         Raises:
             ValueError: a value cannot be used; the message names the variable or the field.
         """
-        given: dict[str, Any] = {}
-        for field in fields(cls):
-            variable = PREFIX + field.name.upper()
-            if text := environment.get(variable):
-                given[field.name] = _read(variable, text, field.default)
-        return cls(**given)
-
-
-def _read(variable: str, text: str, default: object) -> str | bool | int | float:
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{variable}: must be true or false, not {text!r}")
-        return text.lower() == "true"
-    try:
-        return int(text) if isinstance(default, int) else float(text) if isinstance(default, float) else text
-    except ValueError:
-        raise ValueError(f"{variable}: must be a number, not {text!r}") from None
+        return cls(**read_fields(cls, PREFIX, {name: text for name, text in environment.items() if text}))

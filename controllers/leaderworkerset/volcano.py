@@ -30,7 +30,7 @@ def annotate(pod: RawObject) -> None:
 
 def named_in(pod: RawObject) -> str:
     """Return the name of a pod's group; empty when it was admitted without one."""
-    name: str = (pod["metadata"].get("annotations") or {}).get(GROUP_NAME_ANNOTATION, "")
+    name: str = groups.annotations_of(pod).get(GROUP_NAME_ANNOTATION, "")
     return name
 
 

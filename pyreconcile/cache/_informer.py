@@ -270,7 +270,6 @@ class Part(Sink):
     ) -> None:
         self.kind = informer.kind.resource.group_kind
         self.scope = scope
-        self.admits_all = not scope.labels and not scope.fields
         self.version = ""
         self.synced = False
         self.settled = anyio.Event()

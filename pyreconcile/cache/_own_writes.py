@@ -78,7 +78,9 @@ class OwnWrites:
         for informer in self._informers(resource):
             part = informer.part_for(namespace)
             if part is not None:
-                admitted = part.admits_all or key in informer.store or part.scope.admits(key)
+                admitted = part.scope.admits(key)
+                if not admitted and key in informer.store:
+                    admitted = True
                 if admitted is not False:
                     part.pending.written(key, version, part.version, doubtful=admitted is None)
 

@@ -101,13 +101,7 @@ class _Dispatch:
         for predicate in self._predicates:
             if not predicate.create(event):
                 return
-        if self._own is not None:
-            self._own.showing(obj, self.registration)
-        try:
-            self._handler.create(event, self._queue)
-        finally:
-            if self._own is not None:
-                self._own.shown()
+        self._handle(self._handler.create, event, obj)
 
     def on_update(self, old: RawObject, new: RawObject) -> None:
         if not new.get("metadata") and not has_metadata(new, "update"):
@@ -116,13 +110,7 @@ class _Dispatch:
         for predicate in self._predicates:
             if not predicate.update(event):
                 return
-        if self._own is not None:
-            self._own.showing(new, self.registration)
-        try:
-            self._handler.update(event, self._queue)
-        finally:
-            if self._own is not None:
-                self._own.shown()
+        self._handle(self._handler.update, event, new)
 
     def on_delete(self, obj: RawObject, *, state_unknown: bool) -> None:
         if not obj.get("metadata") and not has_metadata(obj, "delete"):
@@ -132,6 +120,17 @@ class _Dispatch:
             if not predicate.delete(event):
                 return
         self._handler.delete(event, self._queue)
+
+    def _handle(self, method: Callable[[Any, RequestQueue], None], event: Any, obj: RawObject) -> None:
+        own = self._own
+        if own is None:
+            method(event, self._queue)
+            return
+        own.showing(obj, self.registration)
+        try:
+            method(event, own)
+        finally:
+            own.shown()
 
 
 class KindSource:

@@ -78,7 +78,8 @@ def test_groups_that_were_broken_before_may_be_updated_for_free(running):
     assert not running.broken()
 
 
-def test_a_surge_group_taken_back_while_it_stands_in_is_found(running):
+def with_a_stand_in(running):
+    """In the middle of an update: group 3 is a surge group, and stands in for group 2, which is not ready."""
     running.ask(unavailable=0, surge=1)
     running.write(partition=3, replicas=4, revision="r2")
     running.start(3, revision="r2")
@@ -86,18 +87,16 @@ def test_a_surge_group_taken_back_while_it_stands_in_is_found(running):
     running.stop(2)
     running.start(2, revision="r2", ready=False)
     running.now += 60
+
+
+def test_a_surge_group_taken_back_while_it_stands_in_is_found(running):
+    with_a_stand_in(running)
     running.write(replicas=3)
     assert running.broken() == [TOO_FEW]
 
 
 def test_a_surge_group_given_free_by_another_revision_while_it_stands_in_is_found(running):
-    running.ask(unavailable=0, surge=1)
-    running.write(partition=3, replicas=4, revision="r2")
-    running.start(3, revision="r2")
-    running.write(partition=2)
-    running.stop(2)
-    running.start(2, revision="r2", ready=False)
-    running.now += 60
+    with_a_stand_in(running)
     running.write(partition=4, revision="r3")
     assert not running.broken()
     running.write(partition=3)

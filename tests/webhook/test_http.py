@@ -223,22 +223,13 @@ async def test_a_failure_of_the_server_is_500_and_logged(serving, answers, capsy
     assert "webhook_request_failed" in capsys.readouterr().out
 
 
-async def test_a_client_that_goes_away_cancels_its_request(serving, answers):
-    started, cancelled = anyio.Event(), anyio.Event()
-
-    async def wait(request):
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    answers.give = wait
+async def test_a_client_that_goes_away_cancels_its_request(serving, answers, hanging):
+    answers.give = hanging.wait
     async with serving as port:
         async with connected(port) as peer:
             await peer.send(get())
-            await started.wait()
-        await cancelled.wait()
+            await hanging.started.wait()
+        await hanging.cancelled.wait()
 
 
 async def test_a_client_that_does_not_read_is_not_answered_further_until_it_does(serving, answers):
@@ -305,17 +296,8 @@ async def test_the_end_closes_quiet_connections_and_lets_running_requests_end(se
             assert (status, headers["Connection"], given) == (200, "close", b"last")
 
 
-async def test_the_end_waits_no_longer_than_it_may(answers, context):
-    started, cancelled = anyio.Event(), anyio.Event()
-
-    async def wait(request):
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    answers.give = wait
+async def test_the_end_waits_no_longer_than_it_may(answers, context, hanging):
+    answers.give = hanging.wait
     server = HTTPServer(answers, limit=lambda path: LIMIT)
     async with anyio.create_task_group() as tasks:
 
@@ -326,5 +308,5 @@ async def test_the_end_waits_no_longer_than_it_may(answers, context):
 
         async with server.listening("127.0.0.1", 0, context=context, grace=0.1) as port:
             tasks.start_soon(ask, port)
-            await started.wait()
-        assert cancelled.is_set()
+            await hanging.started.wait()
+        assert hanging.cancelled.is_set()

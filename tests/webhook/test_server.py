@@ -286,18 +286,9 @@ async def test_stop_lets_a_running_request_end():
     assert answers[0]["response"]["allowed"] is True
 
 
-async def test_cancelling_ends_running_requests_at_once():
+async def test_cancelling_ends_running_requests_at_once(hanging):
     server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0"))
-    started, cancelled = anyio.Event(), anyio.Event()
-
-    async def wait(request):
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    server.add_raw_validator(Thing, wait)
+    server.add_raw_validator(Thing, hanging.wait)
 
     async def post():
         async with session(server) as client:
@@ -309,9 +300,9 @@ async def test_cancelling_ends_running_requests_at_once():
             async with anyio.create_task_group() as serving_it:
                 await serving_it.start(server.run, anyio.Event())
                 asking.start_soon(post)
-                await started.wait()
+                await hanging.started.wait()
                 serving_it.cancel_scope.cancel()
-            assert cancelled.is_set()
+            assert hanging.cancelled.is_set()
 
 
 def test_generated_certificate_names_hosts_and_service():
