@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
-import orjson
-
+from pyreconcile.api import RawObject
 from pyreconcile_controllers.disaggregatedset.names import REVISION_LENGTH
 from pyreconcile_controllers.disaggregatedset.types import Role
+from pyreconcile_controllers.gojson import go_struct, go_text
 
 
 def revision_of(roles: Iterable[Role]) -> str:
     """Return the hash over the roles in their order: the name and ``leaderWorkerTemplate`` of each.
 
-    The text is canonical JSON of what the API server stores: sorted keys, fields without a value left out. It is not
-    the text that the Go controller hashes, so a set that changes hands between the two is rolled once.
+    Raises:
+        ValueError: a template holds a quantity that is none.
     """
-    named = [
-        {"name": role.name, "template": _without_nulls(role.spec.leader_worker_template.to_dict())} for role in roles
-    ]
-    return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:REVISION_LENGTH]
+    return hash_of((role.name, role.spec.leader_worker_template.to_dict()) for role in roles)
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value
+def hash_of(templates: Iterable[tuple[str, RawObject]]) -> str:
+    """Return the hash over names and templates (parsed JSON) of roles.
+
+    The text is the one that the Go controller hashes, so a set may change hands between the two without being rolled.
+
+    Raises:
+        ValueError: a template holds a quantity that is none.
+    """
+    named = [{"name": name, "template": go_struct("v1.LeaderWorkerTemplate", template)} for name, template in templates]
+    return hashlib.sha256(go_text(named, sort_keys=False)).hexdigest()[:REVISION_LENGTH]

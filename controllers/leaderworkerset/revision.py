@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyreconcile.api import RawObject
-from pyreconcile_controllers.leaderworkerset._gojson import go_struct, go_text
+from pyreconcile_controllers.gojson import go_struct, go_text
 
 _SHARED: RawObject = {"subdomainPolicy": "Shared"}
 _FNV_OFFSET = 2166136261

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreconcile_controllers.leaderworkerset._gojson import go_struct, go_text
-from pyreconcile_controllers.leaderworkerset._goquantity import canonical_quantity
+from pyreconcile_controllers.gojson import canonical_quantity, go_struct, go_text
 from pyreconcile_controllers.leaderworkerset.revision import (
     RevisionCache,
     differs,

@@ -1,8 +1,4 @@
-"""Write an object as Go's typed structs would write it (LWS §5).
-
-The revision key of a LeaderWorkerSet is a hash over such text, so every byte counts. Which fields Go always writes,
-and which it drops when empty, is in ``go_json_shape.json``: facts taken from the Go types of k8s.io/api.
-"""
+"""Parsed JSON in the form that Go's typed structs give it, and its text."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Any
 import orjson
 
 from pyreconcile.api import RawObject
-from pyreconcile_controllers.leaderworkerset._goquantity import canonical_quantity
+from pyreconcile_controllers.gojson._quantity import canonical_quantity
 
 _Write = Callable[[Any], Any]
 _DROP: Any = object()
@@ -26,9 +22,14 @@ _ESCAPES = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 _SEPARATORS = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 
 
-def go_text(value: Any) -> bytes:
-    """Return compact JSON with sorted keys and Go's HTML escapes."""
-    text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+def go_text(value: Any, *, sort_keys: bool = True) -> bytes:
+    """Return compact JSON with Go's HTML escapes.
+
+    Args:
+        value: parsed JSON.
+        sort_keys: as Go writes maps. False keeps the order, which `go_struct` makes that of Go's structs.
+    """
+    text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else None)
     for char, escape in (*_ESCAPES, *_SEPARATORS):
         if char in text:
             text = text.replace(char, escape)
@@ -38,8 +39,12 @@ def go_text(value: Any) -> bytes:
 def go_struct(type_name: str, value: RawObject | None) -> RawObject:
     """Return ``value`` as the Go struct ``type_name`` (such as ``v1.PodTemplateSpec``) would be written.
 
-    Unknown fields and empty optional ones vanish, mandatory ones appear, quantities become canonical.
-    The result may share scalars with ``value`` but no containers.
+    Unknown fields and empty optional ones vanish, mandatory ones appear, quantities become canonical. Fields stand in
+    the order of their declaration, the keys of maps in their own. The result may share scalars with ``value`` but no
+    containers.
+
+    Raises:
+        ValueError: a quantity is none.
     """
     fields = _writers(type_name)
     given = value or {}
@@ -53,14 +58,14 @@ def go_struct(type_name: str, value: RawObject | None) -> RawObject:
 
 @cache
 def _shape() -> dict[str, dict[str, tuple[str, str]]]:
-    text = resources.files(__package__).joinpath("go_json_shape.json").read_bytes()
+    text = resources.files(__package__).joinpath("shape.json").read_bytes()
     shape: dict[str, dict[str, tuple[str, str]]] = orjson.loads(text)["types"]
     return shape
 
 
 @cache
 def _writers(type_name: str) -> tuple[tuple[str, _Write], ...]:
-    return tuple((name, _field(kind, mode)) for name, (kind, mode) in sorted(_shape()[type_name].items()))
+    return tuple((name, _field(kind, mode)) for name, (kind, mode) in _shape()[type_name].items())
 
 
 def _field(kind: str, mode: str) -> _Write:
@@ -98,7 +103,7 @@ def _value(kind: str) -> _Write:
         return lambda value: [item(one) for one in value]
     if kind.startswith("map<"):
         item = _item(kind[4:-1])
-        return lambda value: {key: item(one) for key, one in value.items()}
+        return lambda value: {key: item(one) for key, one in sorted(value.items())}
     return _SCALARS.get(kind, _same)
 
 
