@@ -269,4 +269,11 @@ def _claim(claim: RawObject, namespace: str) -> RawObject:
     if resources:
         kept["resources"] = resources
     metadata = {"name": claim["metadata"].get("name", ""), "namespace": namespace}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": kept}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        # The server's defaults, so that the list, which is owned whole, is seen to be in place already.
+        "spec": {"volumeMode": "Filesystem"} | kept,
+        "status": {"phase": "Pending"},
+    }

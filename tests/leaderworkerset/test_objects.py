@@ -224,8 +224,10 @@ def test_lws_6_2_claims_hand_on_only_some_fields():
                 "spec": {
                     "accessModes": ["ReadWriteOnce"],
                     "storageClassName": "fast",
+                    "volumeMode": "Filesystem",
                     "resources": {"requests": {"storage": "1Gi"}},
                 },
+                "status": {"phase": "Pending"},
             }
         ]
         assert made["spec"]["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete"}
