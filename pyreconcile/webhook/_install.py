@@ -12,6 +12,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from pyreconcile.api import KubeObject, RawObject, unstructured
+from pyreconcile.client import InvalidError, JsonPatch
 from pyreconcile.webhook._options import (
     CONVERSION_PATH,
     Operation,
@@ -147,11 +148,14 @@ def client_config(server: WebhookServer, path: str, *, base_url: str | None = No
 async def install(client: Client, configurations: Iterable[RawObject]) -> None:
     """Apply webhook configurations and policies (server-side apply, forced); what is in place already is not written.
 
+    A webhook of the same name that somebody else registered with a Service is redirected to a URL, and the other way
+    round. Webhooks of other names in the same configuration stay.
+
     Raises:
         pyreconcile.client.ApiError: the API server refuses one.
     """
     for raw in configurations:
-        await client.apply(_KINDS[raw["kind"]].from_dict(raw))
+        await _apply(client, _KINDS[raw["kind"]].from_dict(raw))
 
 
 def conversion_config(server: WebhookServer, *, base_url: str | None = None) -> RawObject:
@@ -189,7 +193,7 @@ async def install_conversion(
     for name in dict.fromkeys(f"{kind.resource.plural}.{kind.resource.group}" for kind in kinds):
         await client.live.get(_CRD, name)  # apply would try to make one, and say less clearly what is missing
         crd = _CRD.from_dict({"metadata": {"name": name}, "spec": {"conversion": config}})
-        await client.live.apply(crd, field_manager=CONVERSION_MANAGER)
+        await _apply(client.live, crd, field_manager=CONVERSION_MANAGER)
 
 
 class BundleInjector:
@@ -231,6 +235,45 @@ class BundleInjector:
                 _log.warning("ca_bundle_not_injected", error=repr(error), retry_in=_RETRY)
                 await anyio.sleep(_RETRY)
                 self._changed.set()
+
+
+async def _apply(client: Client, wanted: KubeObject, *, field_manager: str | None = None) -> None:
+    """Apply what carries client configurations, also where another manager says to dial otherwise.
+
+    Apply adds ``url`` to another's ``service``, and the server takes exactly one: so the other goes first.
+    """
+    try:
+        await client.apply(wanted, field_manager=field_manager)
+    except InvalidError:
+        found = await client.live.find(type(wanted), wanted.key)
+        operations = [] if found is None else _redirections(found.to_dict(), wanted.to_dict())
+        if found is None or not operations:
+            raise
+        _log.info("webhooks_redirected", kind=wanted.resource.kind, name=found.metadata.name)
+        await client.patch(found, JsonPatch(operations))
+        await client.apply(wanted, field_manager=field_manager)
+
+
+def _redirections(found: RawObject, wanted: RawObject) -> list[RawObject]:
+    """Return the JSON patch that replaces each client configuration which dials a Service instead of a URL, or back."""
+    operations: list[RawObject] = []
+    targets = {name: config for name, (_, config) in _client_configs(wanted).items()}
+    for name, (path, config) in _client_configs(found).items():
+        target = targets.get(name)
+        if target is not None and ("url" in target) is not ("url" in config):
+            operations.append({"op": "test", "path": path, "value": config})
+            operations.append({"op": "replace", "path": path, "value": target})
+    return operations
+
+
+def _client_configs(raw: RawObject) -> dict[str, tuple[str, RawObject]]:
+    """Return path and value of each client configuration in an object, by the name of its webhook."""
+    spec = raw.get("spec") or {}
+    conversion = (spec.get("conversion") or {}).get("webhook") or {}
+    found = {"": ("/spec/conversion/webhook/clientConfig", conversion.get("clientConfig"))}
+    for index, entry in enumerate(raw.get("webhooks") or ()):
+        found[entry["name"]] = (f"/webhooks/{index}/clientConfig", entry.get("clientConfig"))
+    return {name: (path, config) for name, (path, config) in found.items() if config is not None}
 
 
 def _base_url(server: WebhookServer, base_url: str | None) -> str | None:

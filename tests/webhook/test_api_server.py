@@ -9,7 +9,7 @@ import pytest
 from pyreconcile.api import ObjectMeta, unstructured
 from pyreconcile.api.admissionregistration_v1 import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from pyreconcile.api.core_v1 import ConfigMap
-from pyreconcile.client import ApiError, Client, ForbiddenError, MergePatch
+from pyreconcile.client import ApiError, Client, ForbiddenError, InvalidError, MergePatch
 from pyreconcile.webhook import (
     AdmissionPolicy,
     AdmissionRequest,
@@ -181,6 +181,39 @@ async def test_installing_again_writes_nothing(client, namespace):
         await install(client, [again])
         changed = await client.get(MutatingWebhookConfiguration, f"m-{namespace}")
         assert changed.metadata.resource_version != before.metadata.resource_version
+
+
+async def test_wh_10_a_webhook_that_was_registered_with_a_service_is_redirected_and_others_stay(client, namespace):
+    async with registered(client, namespace):
+        ours = (await client.get(MutatingWebhookConfiguration, f"m-{namespace}")).to_dict()
+        name = f"s-{namespace}"
+        entry = ours["webhooks"][0]
+        service = {"service": {"namespace": namespace, "name": "away", "path": "/mutate", "port": 443}}
+        theirs = {
+            **{key: ours[key] for key in ("apiVersion", "kind")},
+            "metadata": {"name": name},
+            "webhooks": [
+                {**entry, "name": "first.test.example", "clientConfig": service},
+                {**entry, "clientConfig": service},
+            ],
+        }
+        await client.create(MutatingWebhookConfiguration.from_dict(theirs))
+        try:
+            await install(client, [{**theirs, "webhooks": [entry]}])
+            found = (await client.get(MutatingWebhookConfiguration, name)).to_dict()["webhooks"]
+            assert [(one["name"], one["clientConfig"]) for one in found] == [
+                ("first.test.example", service),
+                (entry["name"], entry["clientConfig"]),
+            ]
+            back = {**entry, "clientConfig": service | {"caBundle": entry["clientConfig"]["caBundle"]}}
+            await install(client, [{**theirs, "webhooks": [back]}])
+            found = (await client.get(MutatingWebhookConfiguration, name)).to_dict()["webhooks"]
+            assert found[1]["clientConfig"] == back["clientConfig"]
+            both = {**entry, "clientConfig": entry["clientConfig"] | service}
+            with pytest.raises(InvalidError, match="exactly one of url or service"):
+                await install(client, [{**theirs, "webhooks": [both]}])
+        finally:
+            await client.delete(MutatingWebhookConfiguration, name, missing_ok=True)
 
 
 async def test_wh_5_a_broken_handler_refuses_with_its_error(client, namespace, monkeypatch):
