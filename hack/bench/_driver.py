@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from hack.bench._peers import Peer
 from hack.bench._process import Measured, explained_by, free_port
-from hack.bench._server import MERGE_PATCH, Mirror, Server
+from hack.bench._server import MERGE_PATCH, Mirror, RefusedError, Server
 from pyreconcile.client import ConnectOptions, connect
 from pyreconcile.crd import install_crds
 from pyreconcile.testing import ControlPlane
@@ -207,9 +208,20 @@ class _Driver:
     async def _delete_all(self) -> None:
         start, count = time.perf_counter(), len(self.caches.objects)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._server.call, "DELETE", CACHES)
+            group.start_soon(self._delete_collection)
             await self.caches.until(lambda: not self.caches.objects, within=_STEP + _SECONDS_PER_OBJECT * count)
         self.figures["all_deleted"] = time.perf_counter() - start
+
+    async def _delete_collection(self) -> None:
+        # The server ends a request after a minute, with the collection half deleted.
+        while True:
+            try:
+                await self._server.call("DELETE", CACHES)
+            except RefusedError as error:
+                if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                    raise
+            else:
+                return
 
     async def _ready(self, more: int) -> None:
         self._expected += more

@@ -32,7 +32,15 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTIO
 
 
 class RefusedError(RuntimeError):
-    """The API server did not do what was asked."""
+    """The API server did not do what was asked.
+
+    Attributes:
+        status: the HTTP status of its answer.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class WatchEndedError(RuntimeError):
@@ -83,7 +91,8 @@ class Server:
         ) as answer:
             text = await answer.read()
             if answer.status >= 400:
-                raise RefusedError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
+                said = text[:500].decode(errors="replace")
+                raise RefusedError(f"{method} {path}: {answer.status} {said}", answer.status)
             return orjson.loads(text)
 
     async def count_writes(self, *resources: str) -> float:
