@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import structlog
 
+from hack.soak.audit import Deletions
 from hack.soak.checker import RULES, Checker
 from hack.soak.cluster import QUICK_NODES, Cluster, ManagerEndedError
 from hack.soak.end_state import problems
@@ -48,8 +49,10 @@ class Outcome:
 async def soak(plan: Plan, folder: Path) -> Outcome:
     """Run a plan on a control plane of its own; the manager's log, and what broke a rule, are left in ``folder``."""
     outcome = Outcome()
-    plane = ControlPlane(nodes=NODES, controller_manager=True, scheduler=True, extra_args=QUICK_NODES)
-    async with plane, Cluster.open(plane.kubeconfig, folder / "manager.log") as cluster:
+    deletions = Deletions(folder)
+    arguments = {**QUICK_NODES, "kube-apiserver": [*QUICK_NODES["kube-apiserver"], *deletions.prepare()]}
+    plane = ControlPlane(nodes=NODES, controller_manager=True, scheduler=True, extra_args=arguments)
+    async with plane, Cluster.open(plane.kubeconfig, folder / "manager.log", deletions) as cluster:
         checker = Checker(cluster.strikes)
         for wire in plan.sets:
             await cluster.create_set(wire)

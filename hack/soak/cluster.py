@@ -16,6 +16,7 @@ from anyio.abc import Process
 
 from hack.field_bench.judge import Judge, Record, RefusedError
 from hack.manager_process import manager_command
+from hack.soak.audit import Deletions
 from hack.soak.checker import Strikes
 from hack.soak.end_state import Snapshot
 from hack.soak.facts import Change, change_of
@@ -100,17 +101,20 @@ class ManagerHandle:
 class Cluster:
     """Acts and watches in the soak's namespace, past the manager. Make one by `open`."""
 
-    def __init__(self, judge: Judge, manager: ManagerHandle, strikes: Strikes, records: list[Record]) -> None:
+    def __init__(
+        self, judge: Judge, manager: ManagerHandle, strikes: Strikes, records: list[Record], deletions: Deletions
+    ) -> None:
         self.judge = judge
         self.manager = manager
         self.strikes = strikes
         self._records = records
+        self._deletions = deletions
         self.missed = 0
         """Actions that found no pod to act on."""
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, kubeconfig: Path, log: Path) -> AsyncIterator[Cluster]:
+    async def open(cls, kubeconfig: Path, log: Path, deletions: Deletions) -> AsyncIterator[Cluster]:
         """Make the namespace, start the manager, and watch; at the end the manager is stopped."""
         strikes = Strikes()
         manager = ManagerHandle(kubeconfig, log, strikes)
@@ -122,7 +126,7 @@ class Cluster:
                 await _until_served(judge)
                 paths = (_SETS, f"{_APPS}/statefulsets", f"{_CORE}/pods")
                 records = [await stack.enter_async_context(judge.watching(path)) for path in paths]
-                yield cls(judge, manager, strikes, records)
+                yield cls(judge, manager, strikes, records, deletions)
             finally:
                 with anyio.CancelScope(shield=True):
                     await manager.stop()
@@ -138,7 +142,8 @@ class Cluster:
         )
 
     def changes(self) -> list[Change]:
-        """Return what the watches brought since the last call."""
+        """Return what the watches brought since the last call, and note who has deleted which pods."""
+        self._deletions.first(self.strikes.deleted_by)
         found = []
         for record in self._records:
             seen = [change_of(item.change, item.time, item.object) for item in record.changes]

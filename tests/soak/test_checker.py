@@ -145,6 +145,22 @@ def test_a_leader_that_vanishes_without_cause_is_found(running):
     assert running.broken() == [UNEXPLAINED]
 
 
+def test_who_deleted_a_leader_is_told(running):
+    running.strikes.deleted_by[running.pods["s-1"].uid] = "pyreconcile"
+    running.pod("s-1", terminating=True)
+    assert str(running.checker.violations[0]).endswith("leader s-1 goes, deleted by pyreconcile")
+
+
+def test_a_pod_that_only_its_kubelet_deleted_is_no_fault_and_its_group_goes_with_it(running):
+    running.strikes.deleted_by[running.pods["s-1-1"].uid] = "kwok"
+    running.pod("s-1-1", terminating=True)
+    running.stop(1)
+    running.start(1)
+    running.checker.settle(running.now)
+    assert not running.broken()
+    assert running.checker.looked[KEPT] == 1
+
+
 def test_a_worker_that_goes_without_cause_is_found(running):
     running.pod("s-1-1", terminating=True)
     assert running.broken() == [UNEXPLAINED]
