@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pyreconcile.certs import certificate_builder, key_usage
+
 # pkg/cert/cert.go and the rotator that it uses.
 CA_NAME: Final = "lws-ca"
 CA_ORGANIZATION: Final = "lws"
@@ -37,8 +39,6 @@ CA_KEY: Final = "ca.key"
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 """The keys in the Secret."""
-
-_SKEW: Final = timedelta(hours=1)  # the API server's clock may be behind ours
 
 
 def renewed(data: Mapping[str, bytes], host: str, now: datetime) -> dict[str, bytes] | None:
@@ -60,9 +60,11 @@ def renewed(data: Mapping[str, bytes], host: str, now: datetime) -> dict[str, by
     certificate, key = authority
     server_key = _new_key()
     server = (
-        _builder(_name(host), certificate.subject, server_key, now, SERVER_LIFETIME)
+        certificate_builder(
+            _name(host), certificate.subject, server_key.public_key(), now=now, lifetime=SERVER_LIFETIME
+        )
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(key_usage("digital_signature", "key_encipherment"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
@@ -153,9 +155,9 @@ def _new_authority(now: datetime) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
     key = _new_key()
     name = _name(CA_NAME, CA_ORGANIZATION)
     certificate = (
-        _builder(name, name, key, now, CA_LIFETIME)
+        certificate_builder(name, name, key.public_key(), now=now, lifetime=CA_LIFETIME)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(CA_NAME)]), critical=False)
-        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(key_usage("digital_signature", "key_encipherment", "key_cert_sign"), critical=True)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -176,32 +178,3 @@ def _name(common: str, organization: str | None = None) -> x509.Name:
     if organization:
         parts.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
     return x509.Name(parts)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey, now: datetime, lifetime: timedelta
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + lifetime)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_encipherment=True,
-        key_cert_sign=signs,
-        crl_sign=False,
-        content_commitment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )

@@ -22,6 +22,7 @@ from pyreconcile.certs._watcher import CertificateMetrics, CertificateWatcher
 
 if TYPE_CHECKING:
     from pyreconcile.certs._authority import CertificateAuthority
+    from pyreconcile.certs._certificate import certificate_builder, key_usage
 
 __all__ = [
     "CertificateAuthority",
@@ -33,9 +34,14 @@ __all__ = [
     "KeyPair",
     "TLSOptions",
     "TLSVersion",
+    "certificate_builder",
     "choose_source",
+    "key_usage",
 ]
 
 if not TYPE_CHECKING:
-    # The library behind it takes 40 ms to load.
-    __getattr__ = lazy_names(__name__, {"_authority": ("CertificateAuthority",)})
+    # The library behind them takes 40 ms to load.
+    __getattr__ = lazy_names(
+        __name__,
+        {"_authority": ("CertificateAuthority",), "_certificate": ("certificate_builder", "key_usage")},
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -12,10 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pyreconcile.certs._certificate import certificate_builder, key_usage
 from pyreconcile.certs._pair import KeyPair
 from pyreconcile.certs._sources import CA_LIFETIME, LEAF_LIFETIME
-
-_CLOCK_SKEW = timedelta(hours=1)  # the API server's clock may be behind ours
 
 
 class CertificateAuthority:
@@ -35,9 +34,9 @@ class CertificateAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         certificate = (
-            _builder(self._name, self._name, self._key.public_key(), now(), CA_LIFETIME)
+            certificate_builder(self._name, self._name, self._key.public_key(), now=now(), lifetime=CA_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(key_usage("digital_signature", "key_cert_sign", "crl_sign"), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = certificate.public_bytes(Encoding.PEM)
@@ -69,9 +68,9 @@ class CertificateAuthority:
     def _issue(self, subject: x509.Name, usage: x509.ObjectIdentifier, *more: x509.ExtensionType) -> KeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
-            _builder(subject, self._name, key.public_key(), self._now(), LEAF_LIFETIME)
+            certificate_builder(subject, self._name, key.public_key(), now=self._now(), lifetime=LEAF_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(key_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
@@ -82,35 +81,6 @@ class CertificateAuthority:
             certificate.public_bytes(Encoding.PEM),
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, lifetime: timedelta
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + lifetime)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _general_name(host: str) -> x509.GeneralName:

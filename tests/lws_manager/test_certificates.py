@@ -29,6 +29,12 @@ def hosts(certificate):
     return names.get_values_for_type(x509.DNSName)
 
 
+def uses(certificate):
+    allowed = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    known = ("digital_signature", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign")
+    return {use for use in known if getattr(allowed, use)}
+
+
 def test_lws_11_the_secret_has_a_ca_and_a_certificate_as_upstream_makes_them(made):
     assert set(made) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
     authority, server = load(made["ca.crt"]), load(made["tls.crt"])
@@ -39,6 +45,8 @@ def test_lws_11_the_secret_has_a_ca_and_a_certificate_as_upstream_makes_them(mad
     assert authority.not_valid_after_utc == NOW + 3650 * DAY
     assert server.not_valid_after_utc == NOW + 365 * DAY
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert uses(authority) == {"digital_signature", "key_encipherment", "key_cert_sign"}
+    assert uses(server) == {"digital_signature", "key_encipherment"}
     for key in ("ca.key", "tls.key"):
         assert made[key].startswith(b"-----BEGIN RSA PRIVATE KEY-----")  # the only form that upstream takes
 
