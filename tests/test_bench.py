@@ -84,11 +84,8 @@ async def test_the_usage_of_a_process_counts_its_children(tmp_path):
     log = tmp_path / "log"
     process = await Measured.start(["sh", "-c", script], environment={}, log=log)
 
-    async def has_memory():
-        return log.read_text() == "1\n"
-
     try:
-        await eventually(has_memory)
+        await eventually(lambda: log.read_text() == "1\n", what="the memory is there")
         assert process.usage().memory > 64
     finally:
         await process.stop()

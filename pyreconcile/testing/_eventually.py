@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from inspect import isawaitable
+from typing import TypeVar, overload
 
 import anyio
 
@@ -14,8 +15,30 @@ T = TypeVar("T")
 _NOT_YET = (NotFoundError, ConflictError)
 
 
+@overload
 async def eventually(
     check: Callable[[], Awaitable[T]],
+    *,
+    timeout: float = 20.0,
+    interval: float = 0.02,
+    what: str = "",
+    not_yet: tuple[type[Exception], ...] = _NOT_YET,
+) -> T: ...
+
+
+@overload
+async def eventually(
+    check: Callable[[], T],
+    *,
+    timeout: float = 20.0,
+    interval: float = 0.02,
+    what: str = "",
+    not_yet: tuple[type[Exception], ...] = _NOT_YET,
+) -> T: ...
+
+
+async def eventually(
+    check: Callable[[], Awaitable[T] | T],
     *,
     timeout: float = 20.0,
     interval: float = 0.02,
@@ -25,7 +48,7 @@ async def eventually(
     """Call ``check`` again and again until what it gives is true, and return that.
 
     Args:
-        check: a coroutine function, such as one that reads an object and returns it once it is ready.
+        check: a function, or a coroutine function such as one that reads an object and returns it once it is ready.
         timeout: seconds that it may take, a running check included.
         interval: seconds between two checks.
         what: names what is waited for in the error.
@@ -38,7 +61,8 @@ async def eventually(
     with anyio.move_on_after(timeout):
         while True:
             try:
-                value = await check()
+                outcome = check()
+                value: T = await outcome if isawaitable(outcome) else outcome
             except not_yet as error:
                 last = repr(error)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -330,18 +330,6 @@ def wire() -> Any:
         SILENT = globals()["SILENT"]
 
     return Wire
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], Any]], Awaitable[None]]:
-    """Wait until a condition holds, 20 s at most."""
-
-    async def wait(condition: Callable[[], Any]) -> None:
-        with anyio.fail_after(20):
-            while not condition():
-                await anyio.sleep(0.01)
-
-    return wait
 
 
 @pytest.fixture

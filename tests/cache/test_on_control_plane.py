@@ -16,7 +16,7 @@ from pyreconcile.api.core_v1 import ConfigMap, Namespace, Pod
 from pyreconcile.cache import Cache, CacheOptions, Informer, KindOptions, Reflector, Scope, ServerSupport, Sink
 from pyreconcile.cache._lister import Lister
 from pyreconcile.client import Client, connect
-from pyreconcile.testing import ControlPlane, FaultProxy
+from pyreconcile.testing import ControlPlane, FaultProxy, eventually
 
 pytestmark = pytest.mark.plane
 
@@ -209,7 +209,7 @@ async def test_ry_7_a_watch_that_lags_beyond_the_bound_gives_a_live_read(behind_
 
 @pytest.mark.rules("RF-13", "U-48")
 async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
-    behind_proxy: Any, client: Client, namespace: str, recorder: Any, eventually: Any
+    behind_proxy: Any, client: Client, namespace: str, recorder: Any
 ):
     for name in "abc":
         await client.create(config_map(namespace, name, labels={"owner": name}))
@@ -290,7 +290,7 @@ def thing_in(namespace: str) -> tuple[type[Unstructured], CustomResourceDefiniti
 
 
 async def test_ca_1_a_kind_whose_crd_comes_later_is_read_without_a_restart(
-    client: Client, namespace: str, started: Any, eventually: Any
+    client: Client, namespace: str, started: Any
 ):
     thing, crd = thing_in(namespace)
     async with started(client, namespace) as cache:

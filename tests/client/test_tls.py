@@ -22,13 +22,6 @@ def settings_for(port, certificate):
     return settings
 
 
-async def until(check):
-    async def checked():
-        return check()
-
-    await eventually(checked)
-
-
 async def read_head(reader):
     return await reader.readuntil(b"\r\n\r\n")
 
@@ -100,12 +93,12 @@ async def test_a_busy_stream_is_read_in_polls_and_a_calm_one_at_once(serve_bytes
 
     async with dialled(await serve_bytes(handle, tls=shown.server()), shown) as (transport, protocol):
         transport.poll()
-        await until(lambda: protocol.data.endswith(b"399\n"))
+        await eventually(lambda: protocol.data.endswith(b"399\n"))
         assert protocol.data == b"".join(b"%d\n" % number for number in range(400))
-        await until(lambda: transport._timer is None)  # back to being told
+        await eventually(lambda: transport._timer is None)  # back to being told
         go_on.set()
         with anyio.fail_after(2):
-            await until(lambda: protocol.data.endswith(b"calm\n"))
+            await eventually(lambda: protocol.data.endswith(b"calm\n"))
 
 
 async def test_nothing_is_read_while_paused_and_nothing_is_lost(serve_bytes, certificate):
@@ -120,7 +113,7 @@ async def test_nothing_is_read_while_paused_and_nothing_is_lost(serve_bytes, cer
         await reader.read()
 
     async with dialled(await serve_bytes(handle, tls=shown.server()), shown) as (transport, protocol):
-        await until(lambda: protocol.data)
+        await eventually(lambda: protocol.data)
         transport.pause_reading()
         transport.pause_reading()
         before = len(protocol.data)
@@ -129,7 +122,7 @@ async def test_nothing_is_read_while_paused_and_nothing_is_lost(serve_bytes, cer
         assert len(protocol.data) == before
         transport.resume_reading()
         transport.resume_reading()
-        await until(lambda: protocol.data == b"a" * 200_000 + b"b")
+        await eventually(lambda: protocol.data == b"a" * 200_000 + b"b")
 
 
 async def test_the_protocol_is_told_once_how_the_connection_ended(serve_bytes, certificate):
@@ -149,7 +142,7 @@ async def test_the_protocol_is_told_once_how_the_connection_ended(serve_bytes, c
         writer.transport.abort()
 
     async with dialled(await serve_bytes(goodbye, tls=shown.server()), shown) as (transport, protocol):
-        await until(lambda: protocol.lost)
+        await eventually(lambda: protocol.lost)
         assert protocol.data == b"x"
         assert protocol.lost == [None]
         assert transport.is_closing()
@@ -160,9 +153,9 @@ async def test_the_protocol_is_told_once_how_the_connection_ended(serve_bytes, c
     assert protocol.lost == [None]
 
     async with dialled(await serve_bytes(cut, tls=shown.server()), shown) as (transport, protocol):
-        await until(lambda: protocol.data == b"x")
+        await eventually(lambda: protocol.data == b"x")
         transport.write(b"1")
-        await until(lambda: protocol.lost)
+        await eventually(lambda: protocol.lost)
         assert len(protocol.lost) == 1
         assert protocol.lost[0] is not None
 
@@ -177,8 +170,8 @@ async def test_close_says_goodbye(serve_bytes, certificate):
     async with dialled(await serve_bytes(handle, tls=shown.server()), shown) as (transport, protocol):
         transport.write(b"hello")
         transport.close()
-        await until(lambda: ended == [b"hello"])
-        await until(lambda: protocol.lost == [None])
+        await eventually(lambda: ended == [b"hello"])
+        await eventually(lambda: protocol.lost == [None])
 
 
 async def test_a_handshake_that_fails_or_breaks_off_says_so_and_leaves_no_socket(serve_bytes, certificate):

@@ -124,11 +124,7 @@ async def test_u_74_metadata_only_controllers_share_one_informer(manager, client
         key = f"{namespace}/a"
         config = ConfigMap(metadata={"namespace": namespace, "name": "a", "labels": {"look": "1"}}, data={"k": "v"})
         await client.create(config)
-
-        async def both():
-            return seen["first"] and seen["second"]
-
-        await eventually(both)
+        await eventually(lambda: seen["first"] and seen["second"], what="both have seen it")
         (informer,) = manager.cache.informers
         assert informer.kind is metadata_only(ConfigMap)
         assert len(informer.registrations) == 2

@@ -163,11 +163,7 @@ async def test_a_reconcile_runs_once_for_each_change_of_others(manager, client, 
         for name in names:
             await client.patch(ConfigMap, f"{namespace}/{name}", MergePatch({"data": {"value": "2"}}))
         await eventually(lambda: all_seen("2"))
-
-        async def idle() -> bool:
-            return len(controller.queue) == 0 and not controller.queue._held
-
-        await eventually(idle)
+        await eventually(lambda: len(controller.queue) == 0 and not controller.queue._held, what="an idle queue")
     passes = sum(writer.passes[name] for name in names)
     # Two changes of others each. A hold that ended early, on a busy machine, may let one more through.
     assert passes >= 2 * len(names)

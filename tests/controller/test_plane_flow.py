@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import anyio
 import pytest
 
-from pyreconcile import testing
 from pyreconcile.api import CustomResource, Spec, Status, unstructured
 from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.core_v1 import ConfigMap, Secret
@@ -31,20 +30,12 @@ from pyreconcile.controller import (
 )
 from pyreconcile.crd import install_crds
 from pyreconcile.manager import Manager
-from pyreconcile.testing import running
+from pyreconcile.testing import eventually, running
 
 pytestmark = pytest.mark.plane
 
 FINALIZER = "labs.example.dev/cleanup"
 PARENT = unstructured("v1", "ConfigMap")
-
-
-async def eventually(check: Callable[[], Awaitable[bool] | bool]) -> None:
-    async def checked() -> bool:
-        outcome = check()
-        return outcome if isinstance(outcome, bool) else await outcome
-
-    await testing.eventually(checked)
 
 
 def parent(namespace: str, name: str = "web", **data: str) -> ConfigMap:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -46,11 +47,7 @@ def build(reconcile, counters, *requests, **options):
     )
 
 
-async def until(check) -> None:
-    async def checked():
-        return check()
-
-    await eventually(checked, timeout=10, interval=0.002)
+until = partial(eventually, timeout=10, interval=0.002)
 
 
 async def test_rc_6_a_plain_function_runs_in_a_thread_and_the_loop_goes_on(run, counters):

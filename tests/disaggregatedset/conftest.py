@@ -111,7 +111,7 @@ class Sets:
         return [event["note"] for event in events if event["regarding"].get("name") == name]
 
     async def until(self, check, *, timeout=30, what=""):
-        """Wait until an async check is true, and return what it gave."""
+        """Wait until a check is true, and return what it gave."""
         return await eventually(check, timeout=timeout, interval=0.05, what=what)
 
     async def available(self, name="demo"):
@@ -146,11 +146,7 @@ class Sets:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
             present = len(await self.client.list(LeaderWorkerSet, namespace=self.namespace))
-
-            async def begun():
-                return len(watcher.replicas) >= present
-
-            await self.until(begun, what="the watch shows what there is")
+            await self.until(lambda: len(watcher.replicas) >= present, what="the watch shows what there is")
             watcher.states = [dict(watcher.replicas)]
             yield watcher
             tasks.cancel_scope.cancel()

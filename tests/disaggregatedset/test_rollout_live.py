@@ -49,11 +49,7 @@ async def finished(sets, watcher):
     """Wait until a rollout is over and the watcher has seen that; return the revision that is left."""
     await sets.available()
     (new,) = await sets.revisions()
-
-    async def seen():
-        return {revision for revision, _ in watcher.replicas} == {new}
-
-    await sets.until(seen)
+    await sets.until(lambda: {revision for revision, _ in watcher.replicas} == {new})
     return new
 
 

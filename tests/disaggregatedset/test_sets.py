@@ -180,11 +180,7 @@ async def test_ds_8_services_of_both_revisions_stand_while_both_serve(sets, role
         await sets.available()
         (new,) = await sets.revisions()
         expected = [*[("ADDED", old)] * 2, *[("ADDED", new)] * 2, *[("DELETED", old)] * 2]
-
-        async def replaced():
-            return seen == expected
-
-        await sets.until(replaced, what=f"{expected}, seen {seen}")
+        await sets.until(lambda: seen == expected, what=f"{expected}, seen {seen}")
         tasks.cancel_scope.cancel()
 
 

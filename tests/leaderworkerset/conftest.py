@@ -105,7 +105,7 @@ class Sets:
         return {item.type: (item.status, item.message) for item in (status.conditions if status else ())}
 
     async def until(self, check, *, timeout=60, what=""):
-        """Wait until an async check is true, and return what it gave."""
+        """Wait until a check is true, and return what it gave."""
         return await eventually(check, timeout=timeout, interval=0.05, what=what)
 
     async def running(self, name, groups, size):

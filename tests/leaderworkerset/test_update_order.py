@@ -48,12 +48,9 @@ async def recording(sets, size):
         async for event in sets.client.watch(Pod, namespace=sets.namespace, labels={L + "name": "demo"}):
             recorder.see(event)
 
-    async def begun():
-        return len(recorder.pods) >= present
-
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
-        await sets.until(begun, what="the watch shows what there is")
+        await sets.until(lambda: len(recorder.pods) >= present, what="the watch shows what there is")
         del recorder.ready[:-1], recorder.leaders[:-1]
         yield recorder
         tasks.cancel_scope.cancel()

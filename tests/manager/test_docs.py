@@ -48,7 +48,7 @@ async def test_the_manager_of_the_guide_runs(
     await client.create(ConfigMap.from_dict({"metadata": {"name": "shown", "namespace": namespace}}))
     said: list[str] = []
 
-    async def saw() -> bool:
+    def saw() -> bool:
         said.append(capsys.readouterr().out)
         return f"saw {namespace}/shown" in "".join(said)
 

@@ -100,11 +100,7 @@ async def whole_program(kubeconfig: Path, namespace: str, folder: Path) -> list[
             await client.patch(ConfigMap, created.key, MergePatch({"metadata": {"labels": {"echo": "two"}}}))
             await eventually(lambda: echoes("two"))
             await client.delete(ConfigMap, created.key)
-
-            async def gone() -> bool:
-                return "a is gone" in seen
-
-            await eventually(gone)
+            await eventually(lambda: "a is gone" in seen)
             ports = (manager.health_probe_port, manager.debug_port)
             urls = [f"http://127.0.0.1:{ports[0]}/readyz", f"http://127.0.0.1:{ports[1]}/debug/loop"]
             async with aiohttp.ClientSession() as session:

@@ -23,6 +23,16 @@ async def test_te_7_returns_the_first_true_value():
     assert now() == 3
 
 
+async def test_te_7_a_plain_function_will_do():
+    def check():
+        if now() < 1:
+            raise NotFoundError("no such thing")
+        return "ready" if now() >= 3 else None
+
+    assert await eventually(check, interval=1) == "ready"
+    assert now() == 3
+
+
 async def test_te_7_not_found_counts_as_not_yet():
     async def check():
         if now() < 2:

@@ -222,7 +222,7 @@ async def test_blackhole_keeps_connections_open_and_passes_nothing(
         assert await new.find(ConfigMap, f"{namespace}/a")
         assert (watch.events, watch.ended) == ([], None)
         async with watching(proxy, namespace) as later:
-            await eventually(lambda: as_async(later.events == [("ADDED", "a")]))
+            await eventually(lambda: later.events == [("ADDED", "a")])
         assert (watch.events, watch.ended) == ([], None)
 
 
@@ -334,17 +334,17 @@ async def test_delay_stream_delivers_each_event_late_and_in_order(
             for name in "abc":
                 await client.create(config_map(namespace, name))
             assert watch.events == []
-            await eventually(lambda: as_async(len(watch.events) == 3))
+            await eventually(lambda: len(watch.events) == 3)
             assert time.monotonic() - began >= 0.5
         assert fault.hits == 1
         with proxy.delay_stream(Match(resource="pods"), seconds=math.inf):
             await client.create(config_map(namespace, "d"))
-            await eventually(lambda: as_async(len(watch.events) == 4))
+            await eventually(lambda: len(watch.events) == 4)
         with proxy.delay_stream(WATCHES, seconds=math.inf):
             await client.create(config_map(namespace, "e"))
             assert await client.list(ConfigMap, namespace=namespace)
             assert len(watch.events) == 4
-        await eventually(lambda: as_async(watch.events == [("ADDED", name) for name in "abcde"]))
+        await eventually(lambda: watch.events == [("ADDED", name) for name in "abcde"])
 
 
 async def test_requests_that_need_an_upgraded_connection_are_refused_with_a_reason(control_plane: ControlPlane):
@@ -459,12 +459,5 @@ def test_every_with_block_works_from_a_test_without_an_event_loop(control_plane:
         assert proxy.requests() == []
 
 
-def has_ended(watch: Watching) -> Callable[[], Awaitable[bool]]:
-    async def check() -> bool:
-        return watch.ended is not None
-
-    return check
-
-
-async def as_async(value: bool) -> bool:
-    return value
+def has_ended(watch: Watching) -> Callable[[], bool]:
+    return lambda: watch.ended is not None

@@ -152,16 +152,12 @@ async def test_mg_1_conversions_are_served_before_the_cache_lists_what_needs_the
 
         Builder(manager).for_(kinds.spoke).named(f"beta-{namespace}").complete(look)
         async with running(manager):
-            await eventually(lambda: _true(bool(seen)))
+            await eventually(lambda: seen)
         assert seen[0] == "h:1"
         stored = beta(kinds, namespace, "a", "")
         async with serving(kinds) as server:
             await install_conversion(client, server, kinds.hub)
             await eventually(lambda: _released(client, stored))
-
-
-async def _true(value: bool) -> bool:
-    return value
 
 
 async def _released(client: Client, obj: Any) -> bool:

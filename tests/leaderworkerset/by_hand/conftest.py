@@ -68,7 +68,7 @@ class Passes:
     async def over(self, obj):
         """Wait until a pass that knew this version of an object has ended."""
 
-        async def check():
+        def check():
             return self._versions.get((type(obj), obj.key), 0) >= int(obj.metadata.resource_version)
 
         await eventually(check, timeout=10, interval=0.01, what=f"a pass over {obj.key}")
