@@ -14,7 +14,7 @@ from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile_controllers.leaderworkerset import names
 from pyreconcile_controllers.leaderworkerset.revision import Revision, revision_name
 from pyreconcile_controllers.leaderworkerset.rollout import Plan, Strategy
-from pyreconcile_controllers.leaderworkerset.tpu import TPU_RESOURCE
+from pyreconcile_controllers.leaderworkerset.tpu import requests_tpus
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet, RollingUpdateConfiguration
 
 # Built from parsed JSON and compared as such: the pod template in it need not pass through its model each time.
@@ -120,7 +120,7 @@ def worker_stateful_set(
     }
     labels = {**selector, **group}
     annotations = {**_group_annotations(lws, revision), names.LEADER_NAME_ANNOTATION: name}
-    if requests_tpus(leader):
+    if leader.spec is not None and requests_tpus(leader.spec.to_dict()):
         annotations[names.LEADER_REQUESTS_TPUS_ANNOTATION] = "true"
     if pod_group := leader.metadata.annotations.get(names.POD_GROUP_ANNOTATION):
         annotations[names.POD_GROUP_ANNOTATION] = pod_group
@@ -201,22 +201,6 @@ def group_size(revision: Revision) -> int:
     """Pods in a group of this revision."""
     size: int = revision.template.get("size", 1)
     return size
-
-
-def requests_tpus(pod: Pod) -> bool:
-    """Tell whether any container of the pod asks for TPUs: its limit counts, else its request (LWS §4.2)."""
-    if pod.spec is None:
-        return False
-    for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
-        resources = container.resources
-        if resources is None:
-            continue
-        for amounts in (resources.limits, resources.requests):
-            if amounts and TPU_RESOURCE in amounts:
-                if str(amounts[TPU_RESOURCE]) not in ("", "0"):
-                    return True
-                break
-    return False
 
 
 def _is_unique(revision: Revision) -> bool:

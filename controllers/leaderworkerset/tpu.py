@@ -23,6 +23,11 @@ _GIVEN = frozenset({"TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"})
 _NUMBER = re.compile(r"[+-]?[0-9.]*", re.ASCII)
 
 
+def requests_tpus(pod_spec: RawObject) -> bool:
+    """Tell whether any container of a pod asks for TPUs: its limit counts, else its request."""
+    return next(_requesting(pod_spec), None) is not None
+
+
 def add_tpu_variables(pod: RawObject, size: int) -> None:
     """Tell the containers that ask for TPUs about the hosts of their group (of ``size`` pods) or subgroup, in place.
 
@@ -102,7 +107,8 @@ def _extend(container: RawObject, hosts: list[str], addresses: list[str], worker
 def _requesting(pod_spec: RawObject) -> Iterator[RawObject]:
     for container in (*(pod_spec.get("containers") or ()), *(pod_spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
-        if any(_is_positive((resources.get(part) or {}).get(TPU_RESOURCE)) for part in ("limits", "requests")):
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        if _is_positive(limits.get(TPU_RESOURCE, requests.get(TPU_RESOURCE))):
             yield container
 
 

@@ -11,7 +11,6 @@ from pyreconcile_controllers.leaderworkerset.objects import (
     group_size,
     headless_service,
     leader_stateful_set,
-    requests_tpus,
     strategy_of,
     worker_stateful_set,
 )
@@ -196,7 +195,6 @@ def test_lws_7_1_exclusive_topology_pins_the_workers():
 )
 def test_lws_4_2_leaders_that_request_tpus_are_told_to_their_workers(resources, expected):
     leader = leader_pod(containers=[{"name": "c", "resources": resources}])
-    assert requests_tpus(leader) is expected
     lws = make_set()
     annotations = worker_stateful_set(lws, leader, revised(lws)).to_dict()["spec"]["template"]["metadata"][
         "annotations"

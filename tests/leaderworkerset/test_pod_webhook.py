@@ -190,7 +190,13 @@ def test_lws_2_3_pod_is_refused(raw, message):
 
 @pytest.mark.parametrize(
     "resources",
-    [{}, {"limits": {"cpu": "1"}}, {"limits": {"google.com/tpu": "0"}}, {"requests": {"google.com/tpu": 0}}],
+    [
+        {},
+        {"limits": {"cpu": "1"}},
+        {"limits": {"google.com/tpu": "0"}},
+        {"requests": {"google.com/tpu": 0}},
+        {"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "4"}},
+    ],
 )
 @pytest.mark.parametrize(("name", "given"), [("test-1", LEADER), ("test-1-1", WORKER)], ids=["leader", "worker"])
 def test_lws_4_2_pod_not_requesting_tpus_has_no_tpu_variables(name, given, resources):
