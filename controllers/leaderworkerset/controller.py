@@ -290,9 +290,5 @@ def _observed(leader_set: RawObject | None) -> Observed | None:
         return None
     spec = leader_set["spec"]
     rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
-    applied = groups.annotations_of(leader_set).get(names.REPLICAS_ANNOTATION, "")
-    return Observed(
-        spec.get("replicas", 1),
-        rolling.get("partition", 0),
-        int(applied) if applied.isascii() and applied.isdigit() else None,
-    )
+    applied = names.number_in(groups.annotations_of(leader_set), names.REPLICAS_ANNOTATION)
+    return Observed(spec.get("replicas", 1), rolling.get("partition", 0), applied)

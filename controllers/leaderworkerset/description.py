@@ -185,5 +185,4 @@ def _pod(pod: RawObject) -> PodView:
 
 
 def _worker_index(pod: RawObject) -> int:
-    text = groups.labels_of(pod).get(names.WORKER_INDEX_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return names.number_in(groups.labels_of(pod), names.WORKER_INDEX_LABEL) or 0

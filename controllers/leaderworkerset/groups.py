@@ -119,8 +119,8 @@ def phase_of(pod: RawObject) -> str:
 
 def size_of(pod: RawObject, default: int) -> int:
     """Return how many pods the pod's group has by its own revision; ``default`` when the pod does not tell (§16.3)."""
-    text = annotations_of(pod).get(names.SIZE_ANNOTATION, "")
-    return int(text) if text.isascii() and text.isdigit() else default
+    size = names.number_in(annotations_of(pod), names.SIZE_ANNOTATION)
+    return default if size is None else size
 
 
 def pod_ready(pod: RawObject) -> bool:

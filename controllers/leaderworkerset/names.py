@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 
 PREFIX = "leaderworkerset.sigs.k8s.io/"
 OWN_PREFIX = "leaderworkerset.pyreconcile.dev/"
@@ -43,10 +44,23 @@ def parent_and_ordinal(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
-def group_index(labels: dict[str, str]) -> int | None:
+def parse_number(text: str, *, signed: bool = False) -> int | None:
+    """Return the number that a text is, None when it is none: ASCII digits and nothing else.
+
+    With ``signed`` one sign may come before them, as for Go's ``strconv.Atoi``.
+    """
+    digits = text[1:] if signed and text.startswith(("+", "-")) else text
+    return int(text) if digits.isascii() and digits.isdigit() else None
+
+
+def number_in(values: Mapping[str, str], key: str) -> int | None:
+    """Return the count or index that a label or annotation holds; None when it is missing or no number."""
+    return parse_number(values.get(key, ""))
+
+
+def group_index(labels: Mapping[str, str]) -> int | None:
     """Return the group's number from an object's labels; None when the label is missing or no number."""
-    text = labels.get(GROUP_INDEX_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return number_in(labels, GROUP_INDEX_LABEL)
 
 
 def group_name(set_name: str, index: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from pyreconcile.api import RawObject
 from pyreconcile.webhook import AdmissionRequest, Denied
 from pyreconcile_controllers.leaderworkerset.gang import join
@@ -25,11 +23,10 @@ from pyreconcile_controllers.leaderworkerset.names import (
     WORKER_INDEX_LABEL,
     group_key,
     parent_and_ordinal,
+    parse_number,
     sha1_key,
 )
 from pyreconcile_controllers.leaderworkerset.tpu import add_tpu_variables
-
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 def draft_of(pod: RawObject) -> RawObject:
@@ -171,6 +168,7 @@ def _ordinal(name: str) -> int:
 
 
 def _integer(annotations: dict[str, str], key: str, name: str) -> int:
-    if not _INTEGER.fullmatch(annotations[key]):
+    found = parse_number(annotations[key], signed=True)
+    if found is None:
         raise Denied(f"annotation {key} of pod {name} must be an integer, not {annotations[key]!r}")
-    return int(annotations[key])
+    return found

@@ -19,7 +19,7 @@ import orjson
 from pyreconcile.api import Condition
 from pyreconcile.controller import find_condition, remove_condition
 from pyreconcile.controller import set_condition as set_one_condition
-from pyreconcile_controllers.leaderworkerset.names import OWN_PREFIX
+from pyreconcile_controllers.leaderworkerset.names import OWN_PREFIX, parse_number
 
 BACKOFF_ANNOTATION: Final = OWN_PREFIX + "restart-backoff"
 """On a set: the delay before the second recreation in a row, such as ``10s``; it doubles with each one after that."""
@@ -228,10 +228,9 @@ def records(annotations: Mapping[str, str]) -> dict[int, Record]:
     found = {}
     for name, text in annotations.items():
         if name.startswith(RECORD_PREFIX):
-            group = name.removeprefix(RECORD_PREFIX)
-            record = Record.from_text(text)
-            if record is not None and group.isascii() and group.isdigit():
-                found[int(group)] = record
+            group, record = parse_number(name.removeprefix(RECORD_PREFIX)), Record.from_text(text)
+            if record is not None and group is not None:
+                found[group] = record
     return found
 
 

@@ -13,6 +13,7 @@ from pyreconcile_controllers.leaderworkerset.names import (
     SUBGROUP_SIZE_ANNOTATION,
     WORKER_INDEX_LABEL,
     parent_and_ordinal,
+    parse_number,
 )
 
 TPU_RESOURCE = "google.com/tpu"
@@ -147,6 +148,7 @@ def _parent(name: str) -> tuple[str, int]:
 
 def _integer(values: dict[str, str], key: str, name: str) -> int:
     text = values.get(key, "")
-    if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
+    found = parse_number(text, signed=True)
+    if found is None:
         raise ValueError(f"{key} of pod {name} must be an integer, not {text!r}: its TPU environment needs it")
-    return int(text)
+    return found
