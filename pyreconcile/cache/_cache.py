@@ -231,7 +231,7 @@ class Cache(CacheReads):
         return self._own_writes.begin(resource, key)
 
     def end(self, write: Write, *, unknown: bool = False) -> None:
-        """Take note that a write has ended; what it wrote is told by `written` or `deleted`, at once.
+        """Take note that a write has ended; what it wrote is told by `written`, `deleted` or `lost`, at once.
 
         Args:
             write: from `begin`.
@@ -250,6 +250,10 @@ class Cache(CacheReads):
             self._own_writes.written(resource, key, resource_version)
         else:
             self._own_writes.deleted(resource, key, uid)
+
+    def lost(self, resource: Resource, key: str) -> None:
+        """Take note of an own write whose answer cannot be read: the next read asks the server, as after `end`."""
+        self._own_writes.lost(resource, key)
 
     def check(self) -> None:
         """Tell whether the cache follows the server, for a readiness check.

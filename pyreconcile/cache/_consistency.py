@@ -101,15 +101,17 @@ class PendingWrites:
         self._flights.setdefault(key, []).append(flight)
         return flight
 
-    def end(self, flight: Flight, *, unknown: bool) -> None:
-        """Note that a write has ended; ``unknown`` says that no answer tells what became of it."""
+    def end(self, flight: Flight) -> None:
+        """Note that a write has ended."""
         flights = self._flights[flight.key]
         flights.remove(flight)
         if not flights:
             del self._flights[flight.key]
-        if unknown:
-            self._unknown[flight.key] = PendingWrite(flight.key, unknown=True)
         flight.resolve()
+
+    def lost(self, key: str) -> None:
+        """Note a write of which no answer tells what became of it."""
+        self._unknown[key] = PendingWrite(key, unknown=True)
 
     def written(self, key: str, version: str, reached: str, *, doubtful: bool = False) -> None:
         """Note a write that answered with ``version``; ``reached`` is where the watch is.

@@ -26,6 +26,7 @@ class Write:
     """A write that was begun, and where it is waited for."""
 
     resource: Resource
+    key: str
     flights: list[tuple[PendingWrites, Flight]]
 
 
@@ -57,7 +58,7 @@ class OwnWrites:
     def begin(self, resource: Resource, key: str) -> Write:
         """Take note that a write is about to be sent."""
         namespace = namespace_of(key)
-        write = Write(resource, [])
+        write = Write(resource, key, [])
         for informer in self._informers(resource):
             part = informer.part_for(namespace)
             if part is not None:
@@ -67,9 +68,17 @@ class OwnWrites:
     def end(self, write: Write, *, unknown: bool) -> None:
         """Take note that a write has ended."""
         for pending, flight in write.flights:
-            pending.end(flight, unknown=unknown)
+            pending.end(flight)
         if unknown:
-            self._unsure.add(write.resource)
+            self.lost(write.resource, write.key)
+
+    def lost(self, resource: Resource, key: str) -> None:
+        """Take note of a write of which no answer tells what became of it."""
+        self._unsure.add(resource)
+        for informer in self._informers(resource):
+            part = informer.part_for(namespace_of(key))
+            if part is not None:
+                part.pending.lost(key)
 
     def written(self, resource: Resource, key: str, version: str) -> None:
         """Take note of the version that a write has given to an object."""

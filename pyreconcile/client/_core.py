@@ -70,7 +70,7 @@ class WriteObserver(Protocol):
     def end(self, write: Any, *, unknown: bool = False) -> None:
         """Take note that a write has ended: done, refused, or ``unknown`` when no answer tells which.
 
-        When it is done, `written` or `deleted` follows before any other task runs.
+        When it is done, `written`, `deleted` or `lost` follows before any other task runs.
         """
 
     def written(self, resource: Resource, key: str, resource_version: str) -> None:
@@ -78,6 +78,9 @@ class WriteObserver(Protocol):
 
     def deleted(self, resource: Resource, key: str, uid: str, resource_version: str | None) -> None:
         """Take note of a delete; with a version when the object is still there and only marked for deletion."""
+
+    def lost(self, resource: Resource, key: str) -> None:
+        """Take note that a write was done whose answer cannot be read: what the object is now is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +165,13 @@ class Core:
         try:
             return kind.from_json(answer)
         except Exception:
-            self._unreadable(about, query)
+            self._lost(about, query)
             raise
 
-    def _unreadable(self, about: tuple[Resource, str] | None, query: Mapping[str, str]) -> None:
-        # The write is done, but which version came of it is not known.
+    def _lost(self, about: tuple[Resource, str] | None, query: Mapping[str, str]) -> None:
         observer = self._settings.write_observer
         if observer is not None and about is not None and "dryRun" not in query:
-            observer.end(observer.begin(*about), unknown=True)
+            observer.lost(*about)
 
     async def _current(self, kind: type[T], key: str) -> T | None:
         """Return the object as this client reads it."""

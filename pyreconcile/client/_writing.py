@@ -310,7 +310,7 @@ class WriteVerbs(Core):
             try:
                 gone, version = _deleted(orjson.loads(answer))
             except Exception:
-                self._unreadable((kind.resource, key), query)
+                self._lost((kind.resource, key), query)
                 raise
             self._settings.write_observer.deleted(kind.resource, key, gone, version)
 

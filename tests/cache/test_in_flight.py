@@ -440,6 +440,27 @@ class TestUnknown:
                 assert [obj.key for obj in await cache.list(ConfigMap)] == ["m/a", "n/a"]
             assert anyio.current_time() - before == pytest.approx(5, abs=0.01)
 
+    async def test_o_03_the_version_of_a_write_whose_answer_cannot_be_read_is_looked_up(
+        self, fake_server: Any, cached: Any
+    ):
+        server = fake_server()
+        server.put("n/a", data={"x": "1"})
+        async with cached(server) as cache, anyio.create_task_group() as tasks:
+            await cache.list(ConfigMap)
+            server.hold()
+            write = cache.begin(RESOURCE, "n/a")
+            server.put("n/a", data={"x": "2"})
+            cache.end(write)
+            cache.lost(RESOURCE, "n/a")
+
+            async def release() -> None:
+                await anyio.sleep(3)
+                server.release()
+
+            tasks.start_soon(release)
+            assert (await cache.get(ConfigMap, "n/a")).data == {"x": "2"}
+            assert (cache.live_reads, cache.own_write_waits) == (1, 1)
+
     async def test_o_03_a_write_before_the_kind_is_watched_makes_the_first_list_a_consistent_one(
         self, fake_server: Any, cached: Any
     ):
@@ -481,11 +502,11 @@ def test_ry_4_nothing_is_left_of_flights_that_have_ended(steps: list[tuple[str, 
         if begin or not flying:
             flying.append(pending.begin(key))
         else:
-            pending.end(flying.pop(0), unknown=False)
+            pending.end(flying.pop(0))
         assert sorted(write.key for write in pending.all()) == sorted(flight.key for flight in flying)
         assert [write.key for write in pending.on("n/a")] == ["n/a"] * sum(f.key == "n/a" for f in flying)
     for flight in flying:
-        pending.end(flight, unknown=False)
+        pending.end(flight)
         assert flight.seen
     assert not pending
 
