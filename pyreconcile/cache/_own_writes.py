@@ -57,13 +57,8 @@ class OwnWrites:
 
     def begin(self, resource: Resource, key: str) -> Write:
         """Take note that a write is about to be sent."""
-        namespace = namespace_of(key)
-        write = Write(resource, key, [])
-        for informer in self._informers(resource):
-            part = informer.part_for(namespace)
-            if part is not None:
-                write.flights.append((part.pending, part.pending.begin(key)))
-        return write
+        flights = [(part.pending, part.pending.begin(key)) for _, part in self._watching(resource, key)]
+        return Write(resource, key, flights)
 
     def end(self, write: Write, *, unknown: bool) -> None:
         """Take note that a write has ended."""
@@ -75,30 +70,33 @@ class OwnWrites:
     def lost(self, resource: Resource, key: str) -> None:
         """Take note of a write of which no answer tells what became of it."""
         self._unsure.add(resource)
-        for informer in self._informers(resource):
-            part = informer.part_for(namespace_of(key))
-            if part is not None:
-                part.pending.lost(key)
+        for _, part in self._watching(resource, key):
+            part.pending.lost(key)
 
     def written(self, resource: Resource, key: str, version: str) -> None:
         """Take note of the version that a write has given to an object."""
         self._newest[resource] = newer(version, self._newest.get(resource, "0"))
-        namespace = namespace_of(key)
-        for informer in self._informers(resource):
-            part = informer.part_for(namespace)
-            if part is not None:
-                admitted = part.scope.admits(key)
-                if not admitted and key in informer.store:
-                    admitted = True
-                if admitted is not False:
-                    part.pending.written(key, version, part.version, doubtful=admitted is None)
+        for informer, part in self._watching(resource, key):
+            admitted = part.scope.admits(key)
+            if not admitted and key in informer.store:
+                admitted = True
+            if admitted is not False:
+                part.pending.written(key, version, part.version, doubtful=admitted is None)
 
     def deleted(self, resource: Resource, key: str, uid: str) -> None:
         """Take note that an object was removed."""
+        for _, part in self._watching(resource, key):
+            part.pending.deleted(key, uid, part.stored_uid(key))
+
+    def _watching(self, resource: Resource, key: str) -> list[tuple[Informer[Any], Part]]:
+        """Return what watches an object now. A write does not carry it along: informers may come while it lasts."""
+        namespace = namespace_of(key)
+        found = []
         for informer in self._informers(resource):
-            part = informer.part_for(namespace_of(key))
+            part = informer.part_for(namespace)
             if part is not None:
-                part.pending.deleted(key, uid, part.stored_uid(key))
+                found.append((informer, part))
+        return found
 
     def first_version(self, resource: Resource) -> str:
         """Return from which version on the first list of a resource knows all writes so far (RY-4)."""

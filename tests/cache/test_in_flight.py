@@ -94,6 +94,29 @@ class TestInFlight:
             assert len(await cache.list(ConfigMap, namespace=namespace)) == int(waits)
             assert anyio.current_time() - before == pytest.approx(3 if waits else 0, abs=0.01)
 
+    @pytest.mark.parametrize("answered", [True, False])
+    async def test_ry_4_a_kind_first_read_while_a_write_is_under_way_shows_it_afterwards(
+        self, fake_server: Any, cached: Any, answered: bool
+    ):
+        server = fake_server()
+        async with cached(server) as cache, anyio.create_task_group() as tasks:
+            write = cache.begin(RESOURCE, "n/a")
+            assert await cache.list(ConfigMap) == []
+            server.hold()
+            obj = server.put("n/a")
+            cache.end(write, unknown=not answered)
+            if answered:
+                cache.written(RESOURCE, "n/a", obj["metadata"]["resourceVersion"])
+
+            async def release() -> None:
+                await anyio.sleep(2)
+                server.release()
+
+            tasks.start_soon(release)
+            before = anyio.current_time()
+            assert await cache.find(ConfigMap, "n/a")
+            assert anyio.current_time() - before == pytest.approx(2, abs=0.01)
+
     async def test_ry_4_several_writes_of_a_key_are_all_waited_for(self, fake_server: Any, cached: Any):
         async with cached(fake_server()) as cache, anyio.create_task_group() as tasks:
             await cache.list(ConfigMap)
