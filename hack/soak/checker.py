@@ -252,18 +252,15 @@ class Checker:
         recreating = any(wish.policy in _RECREATING for wish in state.wishes.within(time, _ACT))
         if state.gone or hit or (recreating and pod.uid in state.struck):
             return
-        recent = state.leaders.within(time, _ACT)
-        if not any(doomed(pod, leaders) for leaders in recent):
+        causes = [leaders for leaders in state.leaders.within(time, _ACT) if doomed(pod, leaders)]
+        if not causes:
             self._broken(UNEXPLAINED, time, pod.set_name, f"leader {pod.name} goes{self._by(pod)}")
         now = state.leaders.last
         if now is None or pod.group >= now.replicas:
             return
         state.ours.add(pod.group)
         self.looked[ORDER] += 1
-        skipped = [
-            other.name
-            for other in state.live_leaders().values()
-            if pod.group < other.group < now.replicas and other.revision != now.revision
-        ]
-        if skipped:
-            self._broken(ORDER, time, pod.set_name, f"{pod.name} goes before {', '.join(sorted(skipped))}")
+        # Kubernetes may still be at what the StatefulSet said before its last write.
+        skipped = [state.older_above(pod, leaders) for leaders in causes or [now]]
+        if all(skipped):
+            self._broken(ORDER, time, pod.set_name, f"{pod.name} goes before {', '.join(skipped[-1])}")

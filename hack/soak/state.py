@@ -67,6 +67,14 @@ class SetState:
     struck: set[str] = field(default_factory=set)
     lost: dict[str, float] = field(default_factory=dict)
 
+    def older_above(self, leader: PodFact, leaders: LeadersFact) -> list[str]:
+        """Return the names of the leaders above one that are not of the revision which the StatefulSet asks for."""
+        return sorted(
+            other.name
+            for other in self.live_leaders().values()
+            if leader.group < other.group < leaders.replicas and other.revision != leaders.revision
+        )
+
     def live_leaders(self) -> dict[int, PodFact]:
         """Return the leaders that are not terminating, by group."""
         return {pod.group: pod for pod in self.pods.values() if pod.worker == 0 and not pod.terminating}

@@ -135,6 +135,18 @@ def test_an_update_from_the_lowest_ordinal_is_found(running):
     assert running.broken() == [ORDER]
 
 
+@pytest.mark.parametrize(("after", "broken"), [(0.1, []), (11.0, [UNEXPLAINED, ORDER])])
+def test_what_kubernetes_still_does_of_an_earlier_update_is_in_order(running, after, broken):
+    running.ask(unavailable=3)
+    running.write(partition=0, revision="r2")
+    for group in (2, 1):
+        running.stop(group)
+        running.start(group, revision="r2")
+    running.write(partition=3, revision="r3")
+    running.pod("s-0", terminating=True, after=after)
+    assert running.broken() == broken
+
+
 def test_a_leader_that_goes_without_cause_is_found(running):
     running.pod("s-1", terminating=True)
     assert running.broken() == [UNEXPLAINED]
