@@ -38,7 +38,7 @@ class Strategy:
     max_surge: int = 0
     floor: int = 0
     upstream_surge: bool = False
-    """Make and remove surge groups as the Go controller does; see `_groups_needed`."""
+    """Do as the Go controller does with surge groups, and with groups that are not ready; see `roll`, `_groups_needed`."""
 
     @classmethod
     def resolve(cls, replicas: int, max_unavailable: int | str, max_surge: int | str, floor: int) -> Strategy:
@@ -117,11 +117,14 @@ def want(strategy: Strategy, unready: int) -> int:
     return strategy.burst
 
 
-def roll(states: Sequence[GroupState], step: int, partition: int) -> int:
+def roll(states: Sequence[GroupState], step: int, partition: int, *, as_upstream: bool = False) -> int:
     """Return the next partition: the updated tail plus ``step`` groups, and whatever is broken next to it.
 
-    Groups below the cut that are not ready hold it up, so that never more than ``step`` ready groups are taken; groups
-    at the cut that are not ready anyway are updated for free. The partition never rises.
+    Groups below the cut that are not ready hold it up: ready groups are taken only while all but ``step`` of the groups
+    stay ready. Groups at the cut that are not ready anyway are updated for free. The partition never rises.
+
+    The Go controller counts the groups that are not ready below its first cut, but not those above which counting them
+    leaves out, and so takes a ready one too many; ``as_upstream`` does the same.
     """
     total = len(states)
     tail = 0
@@ -131,11 +134,18 @@ def roll(states: Sequence[GroupState], step: int, partition: int) -> int:
         tail += 1
     base = max(0, total - tail - step)
     cut = base + sum(not state.ready for state in states[:base])
+    while not as_upstream and cut < total - tail and _staying(states, cut) < total - step:
+        cut += 1
     for index in range(min(cut, total - 1), base - 1, -1):
         if states[index].ready and not states[index].updated:
             break
         cut = index
     return min(cut, partition)
+
+
+def _staying(states: Sequence[GroupState], cut: int) -> int:
+    """Return how many groups are ready and would stay so with a partition."""
+    return sum(state.ready and (index < cut or state.updated) for index, state in enumerate(states))
 
 
 def plan(
@@ -177,7 +187,7 @@ def _plan(strategy: Strategy, observed: Observed | None, states: Sequence[GroupS
         partition = min(observed.partition, strategy.burst)
     else:
         step = strategy.max_unavailable + observed.replicas - replicas
-        partition = roll(states, step, observed.partition)
+        partition = roll(states, step, observed.partition, as_upstream=strategy.upstream_surge)
     return _with_surge(strategy, observed, partition, states)
 
 
@@ -199,11 +209,11 @@ def _with_surge(strategy: Strategy, observed: Observed, partition: int, states: 
         unready = strategy.replicas - sum(state.ready and state.updated for state in states[: strategy.replicas])
         wanted = want(strategy, unready)
     else:
-        wanted = _groups_needed(strategy, observed, states)
+        wanted = _groups_needed(strategy, observed, max(partition, strategy.floor), states)
     return Plan(partition, wanted, reclaimed=wanted < observed.replicas)
 
 
-def _groups_needed(strategy: Strategy, observed: Observed, states: Sequence[GroupState]) -> int:
+def _groups_needed(strategy: Strategy, observed: Observed, partition: int, states: Sequence[GroupState]) -> int:
     """Return how many groups to have: surge groups stand in for groups that move, and for nothing else (O-15).
 
     The Go controller counts every group that is not ready and updated: so groups which a partition holds back, or which
@@ -219,8 +229,8 @@ def _groups_needed(strategy: Strategy, observed: Observed, states: Sequence[Grou
     # A group that is held back and broken is unavailable all the same.
     wanted = want(strategy, moving + sum(not state.ready for state in states[:first]))
     if observed.set_replicas == replicas:
-        # What is ready stays until the groups that it stands for are.
+        # What is ready stays until the groups that it stands for are, those that the partition is to take included.
         needed = replicas - strategy.max_unavailable
-        while wanted < min(observed.replicas, strategy.burst) and sum(s.ready for s in states[:wanted]) < needed:
+        while wanted < min(observed.replicas, strategy.burst) and _staying(states[:wanted], partition) < needed:
             wanted += 1
     return wanted

@@ -24,7 +24,7 @@ class Settings:
         waiting_event_after: seconds that a rollout may wait for one group before an event says so; 0 emits none.
         upstream_surge: makes and removes surge groups as the Go controller does: also for a new set with a partition,
             until the partition is back at 0, and whether or not the other groups are ready. Else there are surge groups
-            only while groups move.
+            only while groups move. Groups that are not ready count in an update as they do there, too.
 
     Raises:
         ValueError: a value cannot be used; the message names the field.

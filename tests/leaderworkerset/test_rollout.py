@@ -35,13 +35,17 @@ class Sim:
         self.least_ready = len(self.groups)
 
     def apply(self, result):
+        before = sum(group.ready for group in self.groups)
         del self.groups[result.replicas :]
         self.groups += [STARTING] * (result.replicas - len(self.groups))
         for i in range(result.partition, len(self.groups)):
             if self.groups[i].old:
                 self.groups[i] = STARTING
         self.observed = Observed(result.replicas, result.partition, self.strategy.replicas)
-        self.least_ready = min(self.least_ready, sum(g.ready for g in self.groups))
+        ready = sum(group.ready for group in self.groups)
+        self.least_ready = min(self.least_ready, ready)
+        wish = self.strategy
+        assert wish.upstream_surge or ready >= min(before, wish.replicas - wish.max_unavailable)
         return result.partition, result.replicas
 
     def change(self):

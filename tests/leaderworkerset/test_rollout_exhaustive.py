@@ -35,14 +35,19 @@ def every_state(total, *, all_kinds):
         yield from itertools.product((HEALTHY_OLD, DONE, broken), repeat=total)
 
 
-def model_cut(states, step, partition):
+def model_cut(states, step, partition, *, as_upstream=False):
     """The lowest cut from which on no more than ``step`` groups beyond the updated tail are taken, where groups that
-    are broken below it count as taken; and from there down over whatever is no loss."""
+    are broken below it count as taken, and with which all but ``step`` groups are ready; and from there down over
+    whatever is no loss. As upstream, the last condition is left out."""
     total = len(states)
     done = [state.ready and state.updated for state in states]
     tail = max(t for t in range(total + 1) if all(done[total - t :]))
     base = max(total - tail - step, 0)
     top = base + sum(not state.ready for state in states[:base])
+    if not as_upstream:
+        lost = [[i for i in range(cut, total) if states[i] == HEALTHY_OLD] for cut in range(total + 1)]
+        ready = sum(state.ready for state in states)
+        top = next((cut for cut in range(top, total) if ready - len(lost[cut]) >= total - step), max(top, total))
 
     def costs_nothing(cut):
         return all(states[i] != HEALTHY_OLD for i in range(cut, min(top + 1, total)))
@@ -55,11 +60,12 @@ def test_lws_6_3_the_cut_over_every_state_of_up_to_six_groups():
     for total in range(7):
         for states in every_state(total, all_kinds=True):
             for step in range(total + 2):
-                cut = model_cut(states, step, total)
-                for partition in range(total + 1):
-                    assert roll(states, step, partition) == min(cut, partition)
-                    count += 1
-    assert count == 281_562
+                for as_upstream in (False, True):
+                    cut = model_cut(states, step, total, as_upstream=as_upstream)
+                    for partition in range(total + 1):
+                        assert roll(states, step, partition, as_upstream=as_upstream) == min(cut, partition)
+                        count += 1
+    assert count == 2 * 281_562
 
 
 def test_lws_6_3_the_cut_over_every_state_of_up_to_nine_groups_with_surge():
@@ -67,13 +73,15 @@ def test_lws_6_3_the_cut_over_every_state_of_up_to_nine_groups_with_surge():
     for total in (7, 8, 9):
         for states in itertools.product((HEALTHY_OLD, DONE, BROKEN_OLD), repeat=total):
             for step in range(total + 1):
-                assert roll(states, step, total) == model_cut(states, step, total)
-                count += 1
-    assert count == 273_375
+                for as_upstream in (False, True):
+                    cut = model_cut(states, step, total, as_upstream=as_upstream)
+                    assert roll(states, step, total, as_upstream=as_upstream) == cut
+                    count += 1
+    assert count == 2 * 273_375
 
 
-def model_groups(wish, observed, states):
-    """How many groups there shall be while these states last."""
+def model_groups(wish, observed, states, cut):
+    """How many groups there shall be while these states last, with a partition."""
     held = 0 if wish.upstream_surge else min(wish.floor, wish.replicas)
     moving = [i for i in range(held, wish.replicas) if not (i < len(states) and states[i].ready and states[i].updated)]
     missing = len(moving) + sum(not states[i].ready for i in range(held))
@@ -85,8 +93,8 @@ def model_groups(wish, observed, states):
     if wish.upstream_surge or observed.set_replicas != wish.replicas:
         return fewest
     most = min(observed.replicas, wish.replicas + wish.max_surge)
-    ready = [state.ready for state in states]
-    enough = [n for n in range(fewest, most) if sum(ready[:n]) >= wish.replicas - wish.max_unavailable]
+    stay = [state == DONE or (state.ready and i < max(cut, wish.floor)) for i, state in enumerate(states)]
+    enough = [n for n in range(fewest, most) if sum(stay[:n]) >= wish.replicas - wish.max_unavailable]
     return min(enough, default=max(fewest, most))
 
 
@@ -96,13 +104,14 @@ def model_plan(wish, observed, states, *, changed):
     if changed and now < wanted:
         row = now, wanted
     elif changed:
-        row = wanted, model_groups(wish, observed, [HEALTHY_OLD] * now)
+        row = wanted, model_groups(wish, observed, [HEALTHY_OLD] * now, wanted)
     elif (cut == 0 and now == wanted) or now < wanted:
         row = cut, wanted
     elif observed.set_replicas != wanted:
-        row = min(cut, wanted + wish.max_surge), model_groups(wish, observed, states)
+        row = min(cut, wanted + wish.max_surge), model_groups(wish, observed, states, cut)
     else:
-        row = model_cut(states, wish.max_unavailable + now - wanted, cut), model_groups(wish, observed, states)
+        cut = model_cut(states, wish.max_unavailable + now - wanted, cut, as_upstream=wish.upstream_surge)
+        row = cut, model_groups(wish, observed, states, cut)
     return max(row[0], wish.floor), row[1]
 
 
@@ -197,11 +206,12 @@ class Update:
         kept = states[: result.replicas]
         kept += (STARTING,) * (result.replicas - len(kept))
         after = tuple(STARTING if group.old and i >= result.partition else group for i, group in enumerate(kept))
-        # By our doing never more than max_unavailable groups are missing: those that broke on their own come on top.
+        # Nothing that is ready goes when that leaves more than max_unavailable groups missing, for whatever reason.
+        # Only broken groups that are held back do not keep the surge groups at the end.
         ready_before, ready_after = (sum(group.ready for group in groups) for groups in (states, after))
-        if ready_after < ready_before:
-            broken = states.count(BROKEN_OLD)
-            assert ready_after >= self.wish.replicas - self.wish.max_unavailable - broken, (states, after)
+        held_back = states[: self.wish.floor].count(BROKEN_OLD)
+        enough = self.wish.replicas - self.wish.max_unavailable - held_back
+        assert ready_after >= min(ready_before, enough), (states, after)
         return result.partition, after
 
 
