@@ -38,7 +38,7 @@ class Strategy:
     max_surge: int = 0
     floor: int = 0
     upstream_surge: bool = False
-    """Do as the Go controller does with surge groups, and with groups that are not ready; see `roll`, `_groups_needed`."""
+    """Treat surge groups, and groups that are not ready, as the Go controller does; see `roll` and `_groups_needed`."""
 
     @classmethod
     def resolve(cls, replicas: int, max_unavailable: int | str, max_surge: int | str, floor: int) -> Strategy:
