@@ -166,7 +166,8 @@ def group_states(
 ) -> list[GroupState]:
     """Return the states of the groups 0 to ``total`` - 1, as a rolling update looks at them (LWS §6.3).
 
-    ``size`` is the set's; a group of an older revision may have another, see `size_of`.
+    ``size`` is the set's; a group of an older revision may have another, see `size_of`. A group whose leader is being
+    deleted is not ready, even where its pods still say so: no other may go on its account.
     """
     by_name = {name_of(item): item for item in workers}
     states = [GroupState()] * total
@@ -176,7 +177,7 @@ def group_states(
             continue
         current = revision_key(leader) == key
         ready, updated = _ready_and_updated(leader, by_name.get(name), size_of(leader, size), key)
-        states[index] = GroupState(ready=ready, updated=updated, old=not current)
+        states[index] = GroupState(ready=ready and not is_terminating(leader), updated=updated, old=not current)
     return states
 
 

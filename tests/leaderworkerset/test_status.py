@@ -154,6 +154,12 @@ def test_lws_6_3_size_one_needs_no_workers():
     assert groups.group_states("demo", 2, 1, "k1", [pod(1)], []) == [GroupState(), GroupState(ready=True, updated=True)]
 
 
+def test_lws_6_3_a_leader_that_is_being_deleted_is_not_ready_whatever_its_pod_says():
+    leaving = pod(0, key="k0")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert groups.group_states("demo", 1, 1, "k1", [leaving], []) == [GroupState(old=True)]
+
+
 def test_lws_6_6_a_group_without_workers_counts_nowhere():
     assert groups.counted_groups(2, "k1", [pod(0), pod(1)], [workers(1)]) == fine(1)
     assert groups.counted_groups(1, "k1", [pod(0)], []) == fine(0)
