@@ -177,6 +177,10 @@ class FakeServer:
         self.held = False
         self._wake()
 
+    async def release_after(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        self.release()
+
     def _happened(self, change: str, obj: RawObject) -> None:
         self.history.append((self.version, change, copy.deepcopy(obj)))
         self._wake()

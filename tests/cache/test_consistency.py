@@ -162,12 +162,7 @@ class TestReads:
             server.hold()
             obj = server.put("n/a", data={"x": "1"})
             cache.written(RESOURCE, "n/a", obj["metadata"]["resourceVersion"])
-
-            async def release() -> None:
-                await anyio.sleep(3)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 3)
             before = anyio.current_time()
             assert await cache.find(ConfigMap, "n/b") is None
             assert anyio.current_time() == before
@@ -185,12 +180,7 @@ class TestReads:
             before = anyio.current_time()
             assert await cache.list(ConfigMap, namespace="other") == []
             assert anyio.current_time() == before
-
-            async def release() -> None:
-                await anyio.sleep(3)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 3)
             assert [obj.key for obj in await cache.list(ConfigMap, namespace="n")] == ["n/a", "n/b"]
             assert anyio.current_time() - before == pytest.approx(3, abs=0.01)
 
@@ -236,12 +226,7 @@ class TestReads:
             server.hold()
             server.delete("n/a")
             cache.deleted(RESOURCE, "n/a", obj["metadata"]["uid"], None)
-
-            async def release() -> None:
-                await anyio.sleep(2)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 2)
             assert await cache.find(ConfigMap, "n/a") is None
             assert (cache.own_write_waits, cache.live_reads) == (1, 0)
 
@@ -310,12 +295,7 @@ class TestReads:
             assert (anyio.current_time(), cache.own_write_waits) == (before, 0)
             mine = server.put("n/mine", labels={"mine": "yes"})
             cache.written(RESOURCE, "n/mine", mine["metadata"]["resourceVersion"])
-
-            async def release() -> None:
-                await anyio.sleep(2)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 2)
             assert [obj.key for obj in await cache.list(ConfigMap)] == ["n/mine"]
             # One look at the server for each of the two, and one wait for the one that is selected.
             assert (cache.own_write_waits, cache.live_reads) == (1, 2)

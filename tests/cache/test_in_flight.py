@@ -107,12 +107,7 @@ class TestInFlight:
             cache.end(write, unknown=not answered)
             if answered:
                 cache.written(RESOURCE, "n/a", obj["metadata"]["resourceVersion"])
-
-            async def release() -> None:
-                await anyio.sleep(2)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 2)
             before = anyio.current_time()
             assert await cache.find(ConfigMap, "n/a")
             assert anyio.current_time() - before == pytest.approx(2, abs=0.01)
@@ -292,12 +287,7 @@ class TestUnknown:
             server.put("n/random")
             cache.end(write, unknown=True)
             requests = len(server.requests)
-
-            async def release() -> None:
-                await anyio.sleep(3)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 3)
             before = anyio.current_time()
             assert await cache.find(ConfigMap, "n/old")
             assert anyio.current_time() == before
@@ -333,12 +323,7 @@ class TestUnknown:
             if done:
                 server.put("n/a", data={"x": "2"})
             cache.end(write, unknown=True)
-
-            async def release() -> None:
-                await anyio.sleep(3)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 3)
             before = anyio.current_time()
             assert (await cache.get(ConfigMap, "n/a")).data == {"x": "2" if done else "1"}
             assert anyio.current_time() - before == pytest.approx(3 if done else 0, abs=0.01)
@@ -355,12 +340,7 @@ class TestUnknown:
             write = cache.begin(RESOURCE, "n/a")
             server.delete("n/a")
             cache.end(write, unknown=True)
-
-            async def release() -> None:
-                await anyio.sleep(3)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 3)
             assert await cache.find(ConfigMap, "n/a") is None
             assert cache.own_write_waits == 1
 
@@ -475,12 +455,7 @@ class TestUnknown:
             server.put("n/a", data={"x": "2"})
             cache.end(write)
             cache.lost(RESOURCE, "n/a")
-
-            async def release() -> None:
-                await anyio.sleep(3)
-                server.release()
-
-            tasks.start_soon(release)
+            tasks.start_soon(server.release_after, 3)
             assert (await cache.get(ConfigMap, "n/a")).data == {"x": "2"}
             assert (cache.live_reads, cache.own_write_waits) == (1, 1)
 
