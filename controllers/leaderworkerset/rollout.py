@@ -134,7 +134,9 @@ def roll(states: Sequence[GroupState], step: int, partition: int, *, as_upstream
         tail += 1
     base = max(0, total - tail - step)
     cut = base + sum(not state.ready for state in states[:base])
-    while not as_upstream and cut < total - tail and _staying(states, cut) < total - step:
+    staying = _staying(states, cut)
+    while not as_upstream and cut < total - tail and staying < total - step:
+        staying += states[cut].ready and not states[cut].updated
         cut += 1
     for index in range(min(cut, total - 1), base - 1, -1):
         if states[index].ready and not states[index].updated:
