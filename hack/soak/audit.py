@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ class Deletions:
 
     def prepare(self) -> list[str]:
         """Write the policy, forget an earlier log, and return the API server's flags."""
-        self._policy.write_text(json.dumps(_POLICY))
+        self._policy.write_bytes(orjson.dumps(_POLICY))
         self._log.unlink(missing_ok=True)
         return [f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}"]
 
