@@ -206,23 +206,20 @@ async def test_ds_13_14_deleted_service_comes_back(sets, role):
 
 
 async def test_ds_6_names_taken_by_others_are_reported_and_left_alone(sets, role):
-    await sets.create(role("prefill", 0), role("decode", 0))
-    await sets.available()
-    (revision,) = await sets.revisions()
-    key = sets.key(f"demo-0-{revision}-decode")
-    foreign = (await sets.client.get(LeaderWorkerSet, key)).deep_copy()
-    await sets.client.delete(DisaggregatedSet, sets.key("demo"), propagation="Orphan")
-
-    async def orphaned():
-        owned = (await sets.client.get(LeaderWorkerSet, key)).metadata.owner_references
-        return not owned and await sets.client.find(DisaggregatedSet, sets.key("demo")) is None
-
-    await sets.until(orphaned, timeout=60)
-    await sets.create(role("prefill", 0), role("decode", 0))
+    roles = role("prefill", 0), role("decode", 0)
+    await sets.create(*roles, name="twin")
+    await sets.available("twin")
+    ((revision, twin),) = [(key[0], lws) for key, lws in (await sets.lws("twin")).items() if key[1] == "decode"]
+    name = f"demo-0-{revision}-decode"
+    metadata = {"name": name, "namespace": sets.namespace, "labels": {**twin.metadata.labels, D + "name": "demo"}}
+    foreign = LeaderWorkerSet.from_dict({"metadata": metadata, "spec": twin.to_dict()["spec"]})
+    foreign = await sets.client.create(foreign)
+    await sets.create(*roles)
     await sets.happened("LWSConflict")
-    found = await sets.client.get(LeaderWorkerSet, key)
+    found = await sets.client.get(LeaderWorkerSet, sets.key(name))
     assert found.metadata.uid == foreign.metadata.uid
     assert not found.metadata.owner_references
+    assert found.spec == foreign.spec
 
 
 async def test_ds_4_deletion_takes_everything_along(sets, role):
