@@ -45,7 +45,7 @@ format: env ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 types: env ## mypy --strict
-	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack.demo -p hack.field_bench -p hack.bench -p hack.soak -m hack.generate -m hack.rules -m hack.gateway_api -m hack.node_loss -m hack.crash_loop
+	$(BIN)/mypy -p pyreconcile -p pyreconcile_controllers -p hack
 
 generate: env ## write models, CRDs and the table of rules anew
 	$(BIN)/python -m hack.generate

@@ -16,7 +16,8 @@ from anyio.abc import TaskGroup
 
 from hack.bench._peers import Peer
 from hack.bench._process import Measured, explained_by, free_port
-from hack.bench._server import MERGE_PATCH, Mirror, RefusedError, Server
+from hack.bench._server import Mirror, Server
+from hack.raw_server import MERGE_PATCH, RefusedError
 from pyreconcile.client import ConnectOptions, connect
 from pyreconcile.crd import install_crds
 from pyreconcile.testing import ControlPlane
@@ -218,7 +219,7 @@ class _Driver:
             try:
                 await self._server.call("DELETE", CACHES)
             except RefusedError as error:
-                if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                if error.code != HTTPStatus.GATEWAY_TIMEOUT:
                     raise
             else:
                 return
@@ -229,7 +230,7 @@ class _Driver:
         await self.caches.until(lambda: len(self.caches.ready) >= self._expected, within=limit)
 
     async def _change(self, replicas: int) -> None:
-        await self._server.call("PATCH", f"{CACHES}/probe", {"spec": {"replicas": replicas}}, content=MERGE_PATCH)
+        await self._server.call("PATCH", f"{CACHES}/probe", {"spec": {"replicas": replicas}}, content_type=MERGE_PATCH)
 
     async def _child_has(self, replicas: int) -> None:
         def so() -> bool:

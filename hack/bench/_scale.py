@@ -67,7 +67,7 @@ class Renewals:
         """Watch until cancelled."""
         listed = await self.server.call("GET", LEASES)
         task_status.started()
-        async for line in self.server.lines(LEASES, listed["metadata"]["resourceVersion"]):
+        async for line in self.server.endless(LEASES, listed["metadata"]["resourceVersion"]):
             spec = orjson.loads(line)["object"]["spec"]
             holder = spec.get("holderIdentity")
             if not holder:

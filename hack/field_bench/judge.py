@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import ssl
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import anyio
-import yaml
+import orjson
+
+from hack.raw_server import JSON, MERGE_PATCH, RawServer, RefusedError
 
 Object = dict[str, Any]
 
 _RETRY = 0.2
-_MERGE = "application/merge-patch+json"
 
 
 @dataclass(frozen=True)
@@ -54,58 +52,35 @@ class Record:
         return [seen for seen in self.changes if seen.change == change and seen.time >= since]
 
 
-class RefusedError(Exception):
-    """The API server refused a request of the judge."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{code}: {text}")
-        self.code = code
-
-
 class Judge:
     """Reads, writes and watches past the proxy. An async context manager.
 
     Args:
-        kubeconfig: of an administrator, with certificates in it.
+        kubeconfig: of an administrator.
         url: of the API server, if not the one in the kubeconfig.
     """
 
     def __init__(self, kubeconfig: Path, *, url: str = "") -> None:
-        config = yaml.safe_load(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self._url: str = url or cluster["server"]
-        self._tls = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]))
-        with tempfile.NamedTemporaryFile("w") as login:
-            login.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
-            login.flush()
-            self._tls.load_cert_chain(login.name)
-        self._session: aiohttp.ClientSession
+        self._connection = RawServer.connect(kubeconfig, url=url)
+        self._server: RawServer
 
     async def __aenter__(self) -> Judge:
-        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        self._session = aiohttp.ClientSession(self._url, connector=connector, timeout=timeout)
+        self._server = await self._connection.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+    async def __aexit__(self, *error: Any) -> None:
+        await self._connection.__aexit__(*error)
 
     async def request(
-        self, method: str, path: str, body: Object | bytes | None = None, *, content_type: str = "application/json"
+        self, method: str, path: str, body: Object | bytes | None = None, *, content_type: str = JSON
     ) -> Object:
         """Send one request and return the answer.
 
         Raises:
             RefusedError: the answer is no success.
         """
-        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        headers = {"Content-Type": content_type}
-        async with self._session.request(method, path, data=content, headers=headers) as response:
-            text = await response.text()
-            if response.status >= 300:
-                raise RefusedError(response.status, text)
-            answer: Object = json.loads(text)
-            return answer
+        answer: Object = await self._server.call(method, path, body, content_type=content_type)
+        return answer
 
     async def create(self, path: str, obj: Object | bytes) -> Object:
         """Create an object."""
@@ -122,7 +97,7 @@ class Judge:
 
     async def patch(self, path: str, change: Object) -> Object:
         """Send a merge patch."""
-        return await self.request("PATCH", path, change, content_type=_MERGE)
+        return await self.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     async def delete(self, path: str) -> None:
         """Delete an object, or all of a path; none is fine."""
@@ -180,10 +155,11 @@ class Judge:
                 if not version:
                     version = await self._compare(path, query, known, record, first=not known)
                 asked = {**query, "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-                async with self._session.get(path, params=asked) as response:
+                async with self._server.lines(path, asked) as lines:
                     started()
                     started = _nothing
-                    async for event in _events(response):
+                    async for line in lines:
+                        event = orjson.loads(line)
                         if event["type"] == "ERROR":
                             version = ""
                             break
@@ -197,10 +173,7 @@ class Judge:
     async def _compare(
         self, path: str, query: Mapping[str, str], known: dict[str, Object], record: Record, *, first: bool
     ) -> str:
-        async with self._session.get(path, params=query) as response:
-            if response.status != 200:
-                raise RefusedError(response.status, await response.text())
-            answer = await response.json()
+        answer = await self.request("GET", f"{path}?{urlencode(query)}")
         present = {item["metadata"]["uid"]: item for item in answer["items"]}
         if first:
             known.update(present)
@@ -223,15 +196,3 @@ def _note(record: Record, change: str, obj: Object, known: dict[str, Object]) ->
         known.pop(obj["metadata"]["uid"], None)
     else:
         known[obj["metadata"]["uid"]] = obj
-
-
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Object]:
-    rest = b""
-    async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
-
-
-def _decoded(text: str) -> str:
-    return base64.b64decode(text).decode()

@@ -14,8 +14,9 @@ from typing import Any, Final
 import anyio
 from anyio.abc import Process
 
-from hack.field_bench.judge import Judge, Record, RefusedError
+from hack.field_bench.judge import Judge, Record
 from hack.manager_process import manager_command
+from hack.raw_server import MERGE_PATCH, RefusedError
 from hack.soak.audit import Deletions
 from hack.soak.checker import Strikes
 from hack.soak.end_state import Snapshot
@@ -180,7 +181,7 @@ class Cluster:
                 raise ValueError(f"{kind!r} is no kind of action")
 
     async def _change(self, path: str, spec: Object) -> None:
-        await self._insist("PATCH", path, {"spec": spec}, content_type="application/merge-patch+json")
+        await self._insist("PATCH", path, {"spec": spec}, content_type=MERGE_PATCH)
 
     async def _insist(self, method: str, path: str, body: Object, **options: Any) -> None:
         """Send a write again while no manager answers the webhooks, or an object of its name is going."""
@@ -213,7 +214,7 @@ class Cluster:
         if uid:
             annotations = {"kwok.pyreconcile.dev/restarts": "1"}
             body = {"metadata": {"uid": uid, "annotations": annotations}}
-            await self._at_a_pod("PATCH", name, body, content_type="application/merge-patch+json")
+            await self._at_a_pod("PATCH", name, body, content_type=MERGE_PATCH)
 
     async def _strike(self, name: str) -> str:
         pod = await self.judge.get(f"{_CORE}/pods/{name}")

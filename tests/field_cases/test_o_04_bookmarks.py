@@ -13,8 +13,9 @@ import pytest
 from anyio.abc import Process
 
 from hack.field_bench.bench import Programs, Repeat, Run
-from hack.field_bench.judge import Judge, RefusedError
+from hack.field_bench.judge import Judge
 from hack.field_bench.program import until
+from hack.raw_server import RefusedError
 from pyreconcile.testing import ControlPlane, FaultProxy, Match, ProxiedRequest
 
 QUIET = 10
