@@ -23,6 +23,8 @@ DEFAULT_NAMESPACE: Final = "lws-system"
 """Where the Lease and the Secret are when the process runs outside a pod; in one they are in its own namespace."""
 
 _WEBHOOK_PORT: Final = 9443
+_DEFAULT_QPS: Final = 5.0
+"""What client-go takes a rate of 0 for (``DefaultQPS`` in its rest/config.go)."""
 _WORKERS: Final = 4
 """Objects that a controller works on at once; upstream's has one, but a thread of its own for each."""
 
@@ -87,6 +89,7 @@ def _plan(flags: Flags, configuration: Configuration, environment: Mapping[str, 
     ciphers = openssl_ciphers(tls.cipher_suites)
     serves = environment.get("ENABLE_WEBHOOKS") != "false"
     internal = configuration.internal_cert_management
+    qps = _first(flags.kube_api_qps, configuration.client_connection.qps) or _DEFAULT_QPS
     burst = _first(flags.kube_api_burst, configuration.client_connection.burst)
     if burst < 1:
         raise ConfigurationError(f"kube-api-burst: must be at least 1, not {burst}")
@@ -101,7 +104,10 @@ def _plan(flags: Flags, configuration: Configuration, environment: Mapping[str, 
         )
     manager = ManagerOptions(
         connect=ConnectOptions(
-            kubeconfig=flags.kubeconfig or None, user_agent=user_agent(environment), max_concurrent_requests=burst
+            kubeconfig=flags.kubeconfig or None,
+            user_agent=user_agent(environment),
+            qps=qps if qps > 0 else None,
+            burst=burst,
         ),
         leader_election=_election(flags, configuration, namespace),
         metrics_bind_address=_first(flags.metrics_bind_address, configuration.metrics.bind_address),

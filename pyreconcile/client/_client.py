@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Any, Self
 
 from pyreconcile.api import KubeObject
@@ -17,6 +18,7 @@ from pyreconcile.client._partial_reader import PartialReader
 from pyreconcile.client._reading import ReadVerbs
 from pyreconcile.client._transport import Transport
 from pyreconcile.client._writing import WriteVerbs
+from pyreconcile.workqueue import BucketRateLimiter
 
 
 class _Keep:
@@ -108,6 +110,7 @@ async def connect(options: ConnectOptions | None = None, **overrides: Any) -> As
             timeout=chosen.timeout,
             metrics=chosen.metrics,
             max_concurrent_requests=chosen.max_concurrent_requests,
+            rate_limiter=None if chosen.qps is None else BucketRateLimiter(chosen.qps, chosen.burst, time=monotonic),
             extra_headers=() if impersonation is None else impersonation.headers(),
             sleep=chosen.sleep,
         )

@@ -49,6 +49,10 @@ class ConnectOptions:
         metrics: counts requests.
         timeout: seconds that one request may take.
         max_concurrent_requests: requests in flight at once; watches do not count.
+        qps: requests a second on average, watches that are opened and tries again among them; those beyond it wait, for
+            as long as it takes and beside their ``timeout``. None, the default, leaves it to the API server's priority
+            and fairness (rule CL-10).
+        burst: requests that go at once before ``qps`` holds.
         sleep: waits between tries, for tests.
     """
 
@@ -61,7 +65,16 @@ class ConnectOptions:
     metrics: RequestMetrics | None = None
     timeout: float = 30.0
     max_concurrent_requests: int = 128
+    qps: float | None = None
+    burst: int = 10
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a limit that no request could keep to."""
+        if self.qps is not None and self.qps <= 0:
+            raise ValueError(f"qps: must be above 0, or None for no limit, not {self.qps}")
+        if self.burst < 1:
+            raise ValueError(f"burst: must be at least 1, not {self.burst}")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
 
     from pyreconcile.client._config import RequestMetrics
+    from pyreconcile.workqueue import RateLimiter
 
 JSON = "application/json"
 _TRIES = 10
@@ -34,6 +35,8 @@ _LOST_WAIT = 1.0
 """Seconds before a request is sent again whose connection was lost (rule CL-11)."""
 _LOG_WAIT = 0.05
 """Waits above this many seconds are logged (rule CL-11)."""
+_LOG_THROTTLED = 1.0
+"""Waits for the client's own rate limit are logged above this many seconds (client-go: extraLongThrottleLatency)."""
 _UNPACKED_HERE = 128 << 10
 """Bytes of gzip up to which the event loop does the unpacking: some 10 ms (rule PX-3)."""
 _PATH_SAFE = "/:~@!$&'()*+,;="
@@ -59,6 +62,7 @@ class Transport:
         timeout: float = 30.0,
         metrics: RequestMetrics | None = None,
         max_concurrent_requests: int = 128,
+        rate_limiter: RateLimiter | None = None,
         extra_headers: Iterable[tuple[str, str]] = (),
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
@@ -76,6 +80,7 @@ class Transport:
         self._metrics = metrics
         self._timeout = timeout
         self._slots = asyncio.Semaphore(max_concurrent_requests)
+        self._rate_limiter = rate_limiter
         self._warnings = WarningLog()
         self._sleep = sleep
         self._has_token = bool(configuration.api_key) or configuration.refresh_api_key_hook is not None
@@ -220,6 +225,8 @@ class Transport:
         while True:
             loads = self._credentials.loads if self._credentials else 0
             login = await self._authorize() if self._has_token else b""
+            if self._rate_limiter is not None:
+                await self._take_token(self._rate_limiter, "GET", target)
             opening = self._connections.stream(self._message("GET", target, head + login, None), idle_timeout)
             try:
                 answer, body = await opening.__aenter__()
@@ -271,7 +278,17 @@ class Transport:
             self._slots.release()
         return answer
 
+    async def _take_token(self, limiter: RateLimiter, method: str, target: str) -> None:
+        """Wait for what the client's own limit of requests says; a token is taken even if the wait is cancelled."""
+        wait = limiter.when("")
+        if wait > _LOG_THROTTLED:
+            log.info("request_throttled", method=method, path=target.partition("?")[0], wait=wait)
+        if wait:
+            await self._sleep(wait)
+
     async def _take_slot(self, method: str, target: str, limit: float) -> None:
+        if self._rate_limiter is not None:
+            await self._take_token(self._rate_limiter, method, target)
         if not self._slots.locked():
             await self._slots.acquire()
             return

@@ -16,6 +16,7 @@ from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.client import (
     BadRequestError,
     ConnectionLostError,
+    ConnectOptions,
     ExpiredError,
     InternalServerError,
     MergePatch,
@@ -326,6 +327,35 @@ async def test_cl_10_there_is_no_rate_limit_and_answers_of_429_are_counted(clien
             tasks.create_task(client.get(ConfigMap, "ns/x"))
     assert naps == []
     assert metrics.requests == [("GET", "429"), *[("GET", "200")] * 100]
+
+
+async def test_cl_10_a_rate_that_was_asked_for_holds_for_requests_watches_and_tries_again(client_of, naps):
+    script = Script(answer())
+    # A token in a thousand seconds: whatever time the test takes, the waits are known to the second.
+    client = await client_of(script, sleep=naps, qps=0.001, burst=3)
+    for _ in range(3):
+        await client.get(ConfigMap, "ns/x")
+    assert naps == []
+    with structlog.testing.capture_logs() as logs:
+        await client.get(ConfigMap, "ns/x")
+    assert naps == [pytest.approx(1000, abs=60)]
+    (entry,) = (entry for entry in logs if entry["event"] == "request_throttled")
+    assert (entry["method"], entry["path"], entry["wait"]) == ("GET", "/api/v1/namespaces/ns/configmaps/x", naps[0])
+    async with client.transport.stream("/watch") as lines:
+        assert [line async for line in lines]
+    assert naps[1:] == [pytest.approx(2000, abs=60)]
+    script.answers = [answer(429, headers={"Retry-After": "3"}), answer()]
+    await client.get(ConfigMap, "ns/x")
+    assert naps[2:] == [pytest.approx(3000, abs=60), 3, pytest.approx(4000, abs=60)]
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [({"qps": 0}, "^qps: must be above 0, or None for no limit, not 0"), ({"burst": 0}, "^burst: must be at least 1")],
+)
+def test_cl_10_a_rate_that_no_request_could_keep_to_is_refused(options, fault):
+    with pytest.raises(ValueError, match=fault):
+        ConnectOptions(**options)
 
 
 async def test_query_path_and_headers_as_sent(client_of):

@@ -52,6 +52,12 @@ def test_lws_11_a_file_with_its_kind_alone_is_the_default():
     assert parse_configuration(HEAD) == Configuration()
 
 
+@pytest.mark.parametrize(("given", "qps"), [("-1", None), ("0", 5), ("12.5", 12.5)])
+def test_lws_11_requests_are_limited_as_client_go_takes_the_rate(given, qps):
+    assert plan(FILE, f"--kube-api-qps={given}").manager.connect.qps == qps
+    assert plan(f"clientConnection: {{qps: {given}}}").manager.connect.qps == qps
+
+
 def test_lws_11_empty_sections_null_empty_texts_and_zero_durations_are_the_default():
     text = """
 webhook:
@@ -105,7 +111,7 @@ clientConnection:
     assert found.certificates.host == "lws-tenant-a-webhook-service.lws-system.svc"
     assert found.certificates.secret == "lws-tenant-a.webhook-server-cert"
     assert found.settings.scheduler_provider == "volcano"
-    assert options.connect.max_concurrent_requests == 100
+    assert (options.connect.qps, options.connect.burst) == (50, 100)
 
 
 def test_lws_11_native_gang_scheduling_can_be_chosen():
@@ -155,7 +161,7 @@ def test_lws_11_flags_win_over_the_file():
         120,
         1,
     )
-    assert (options.connect.max_concurrent_requests, options.connect.kubeconfig) == (9, "/k")
+    assert (options.connect.qps, options.connect.burst, options.connect.kubeconfig) == (1, 9, "/k")
     assert plan(FILE, "--leader-elect=false").manager.leader_election is None
 
 
@@ -163,7 +169,7 @@ def test_lws_11_flags_that_are_not_given_leave_the_file_as_it_is():
     found = plan(FILE, "--health-probe-bind-address=:9")
     election = found.manager.leader_election
     assert (election.name, election.lease_duration) == ("test", 300)
-    assert found.manager.connect.max_concurrent_requests == 7
+    assert (found.manager.connect.qps, found.manager.connect.burst) == (500, 7)
     assert plan("leaderElection: {leaderElect: false}").manager.leader_election is None
     assert plan("leaderElection: {leaderElect: false}", "--leader-elect").manager.leader_election is not None
 
