@@ -45,8 +45,9 @@ async def test_lws_13_1_conditions_switch_from_progressing_to_available_to_progr
     await hand.noted("Replicas are progressing, with 2 groups ready of total 3 groups")
 
 
-async def test_lws_13_1_no_update_is_in_progress_while_a_set_begins(hand):
-    await hand.create(replicas=4, size=2, leaders=False)
+@pytest.mark.parametrize("surge", [0, 2])
+async def test_lws_13_1_no_update_is_in_progress_while_a_set_begins(hand, surge):
+    await hand.create(replicas=4, size=2, rolling={"maxSurge": surge}, leaders=False)
     for index in range(4):
         await hand.leaders(index)
         await hand.settled()

@@ -285,3 +285,38 @@ async def test_lws_16_7_changed_claims_are_refused_by_the_stateful_set_and_told(
 
     await hand.until(retried)
     assert len(await hand.revisions()) == 2  # the old one, and one for all tries
+
+
+async def test_lws_15_5_another_topology_reaches_the_leaders_template_without_a_revision(hand):
+    await hand.running()
+    before = await hand.leader_set()
+    patch = MergePatch({"metadata": {"annotations": {L + "exclusive-topology": "rack"}}})
+    await hand.client.patch(LeaderWorkerSet, hand.key(), patch)
+
+    async def annotated():
+        found = await hand.leader_set()
+        return found.spec.template.metadata.annotations.get(L + "exclusive-topology") == "rack" and found
+
+    found = await hand.until(annotated)
+    await hand.settled()
+    assert found.metadata.labels[KEY] == before.metadata.labels[KEY]
+    assert len(await hand.revisions()) == 1
+    await hand.shows({"Available"}, replicas=2, partition=0, ready=2, updated=2)
+
+
+async def test_lws_15_29_a_leader_stateful_set_that_is_being_deleted_is_left_alone_until_it_is_gone(hand):
+    await hand.running()
+    old = await hand.leader_set()
+    await hand.client.delete(StatefulSet, old.key, propagation="Foreground")
+    await hand.patch(replicas=3)
+    await hand.settled()
+    found = await hand.leader_set()
+    assert (found.metadata.uid, found.spec.replicas) == (old.metadata.uid, 2)
+    await hand.client.patch(StatefulSet, old.key, MergePatch({"metadata": {"finalizers": None}}))
+
+    async def another():
+        made = await hand.leader_set()
+        return made and made.metadata.uid != old.metadata.uid and made
+
+    made = await hand.until(another)
+    assert (made.spec.replicas, made.metadata.labels[KEY]) == (3, old.metadata.labels[KEY])

@@ -130,3 +130,11 @@ async def test_lws_15_20_nothing_is_made_for_a_leader_that_is_going(hand):
     await hand.client.delete(StatefulSet, hand.key(f"{NAME}-0"))
     await hand.settled()
     assert await hand.workers_of(0) is None
+
+
+async def test_lws_15_7_another_restart_policy_holds_at_once_for_groups_of_the_old_revision(hand):
+    await one_group(hand, "RecreateGroupOnPodRestart", rolling={"partition": 1})
+    await hand.change(template={"restartPolicy": "None"})
+    await hand.settled()
+    await deleted(hand, WORKERS[0])
+    await stays(hand)
