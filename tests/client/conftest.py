@@ -16,14 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import HealthCheck, settings
 from kubernetes_asyncio.client import Configuration
 
 from pyreconcile.client import Client, connect
-
-# A busy machine is no failure.
-settings.register_profile("client", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("client")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
