@@ -353,6 +353,6 @@ async def test_recording_from_a_worker_thread_wakes_the_writer():
     recorder = events.recorder("c")
     async with running(events):
         await anyio.to_thread.run_sync(lambda: recorder.event(MAP, "Normal", "R", "n", action="A"))
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not client.created:
                 await anyio.sleep(0.01)

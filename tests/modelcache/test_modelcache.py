@@ -99,7 +99,7 @@ async def test_deleting_a_cache_removes_its_finalizer_and_the_child_goes(reconci
     async def child_gone():
         return await client.find(ConfigMap, f"{namespace}/tiny-cfg") is None
 
-    await eventually(child_gone, timeout=60)  # the garbage collector learns of a new kind within 30 s
+    await eventually(child_gone, timeout=120)  # the garbage collector learns of a new kind within 30 s, or 30 s later
 
 
 async def test_a_settled_cache_is_not_written_again(reconciling, client, namespace):
