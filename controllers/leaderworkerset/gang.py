@@ -137,9 +137,11 @@ def why_waiting(leader: RawObject, group: RawObject, members: Sequence[RawObject
         members: the pods of the group that exist, the leader included.
         now: the time.
     """
+    if dropped := sorted(groups.name_of(pod) for pod in _named(leader, members) if was_dropped(pod)):
+        return f"the API server dropped spec.schedulingGroup of {', '.join(dropped)}: {HOW}"
     given_time = age(leader, now) >= SILENT_AFTER
     wanted = count_of(group)
-    joined = [pod for pod in members if named_in(pod) == named_in(leader) and not groups.is_terminating(pod)]
+    joined = _named(leader, members)
     if given_time and len(joined) < wanted:
         return f"{len(joined)} of its {wanted} pods exist{_leaving(members, joined)}"
     condition = groups.condition_of(group, PLACED)
@@ -150,6 +152,26 @@ def why_waiting(leader: RawObject, group: RawObject, members: Sequence[RawObject
     return ""
 
 
+def why_workers_wait(leader: RawObject, group: RawObject, members: Sequence[RawObject], now: datetime) -> str | None:
+    """Return what workers wait for whose leader was placed before them; empty for nothing, None when it is too early.
+
+    kube-scheduler is silent on workers that exist while others do not.
+
+    Args:
+        leader: the leader pod, which has a node.
+        group: its PodGroup.
+        members: the pods of the group that exist, the leader included.
+        now: the time.
+    """
+    wanted, joined = count_of(group), _named(leader, members)
+    waiting = [age(pod, now) for pod in joined if not is_bound(pod)]
+    if not waiting or len(joined) >= wanted:
+        return ""
+    return (
+        f"{len(joined)} of its {wanted} pods exist{_leaving(members, joined)}" if max(waiting) >= SILENT_AFTER else None
+    )
+
+
 def why_not_whole(leader: RawObject, group: RawObject, now: datetime) -> str | None:
     """Tell whether a placed leader's group was not placed by the PodGroup; None while that cannot be told yet."""
     if groups.condition_of(group, PLACED) is not None:
@@ -158,8 +180,16 @@ def why_not_whole(leader: RawObject, group: RawObject, now: datetime) -> str | N
     since = None if placed is None else _time(placed.get("lastTransitionTime"))
     if since is None or (now - since).total_seconds() < _UNTRIED_AFTER:
         return None
+    made = _time(group["metadata"].get("creationTimestamp"))
+    if made is not None and (made - since).total_seconds() >= _UNTRIED_AFTER:
+        return ""  # made again in the place of one that was taken away
     name = groups.name_of(leader)
     return f"pod {name} was placed, but PodGroup {named_in(leader)} was not: is this scheduler without the gate? {HOW}"
+
+
+def _named(leader: RawObject, members: Iterable[RawObject]) -> list[RawObject]:
+    """Return the pods that name the PodGroup of a leader, but for those that are going away."""
+    return [pod for pod in members if named_in(pod) == named_in(leader) and not groups.is_terminating(pod)]
 
 
 def _leaving(members: Iterable[RawObject], joined: Sequence[RawObject]) -> str:

@@ -177,17 +177,19 @@ class NativeGangs(_Provider):
         return True, await self._watch_over(lws, leader, group)
 
     async def _watch_over(self, lws: LeaderWorkerSet, leader: RawObject, group: RawObject) -> float:
+        listed = await self._cache.list_raw(
+            Pod, namespace=groups.namespace_of(leader), index=(groups.BY_GROUP, groups.group_of(leader))
+        )
         if gang.is_bound(leader):
             why = gang.why_not_whole(leader, group, self._now())
             if why:
                 self._say(lws, leader, "GroupNotPlacedWhole", why)
-            return RETRY if why is None else 0.0
-        listed = await self._cache.list_raw(
-            Pod, namespace=groups.namespace_of(leader), index=(groups.BY_GROUP, groups.group_of(leader))
-        )
+            lacking = gang.why_workers_wait(leader, group, listed, self._now())
+            if lacking:
+                self._say_waiting(lws, leader, lacking)
+            return 0.0 if why is not None and lacking == "" else RETRY
         if why := gang.why_waiting(leader, group, listed, self._now()):
-            index = groups.labels_of(leader).get(names.GROUP_INDEX_LABEL, "")
-            self._say(lws, leader, "GroupWaiting", f"Group {index} waits: {why}")
+            self._say_waiting(lws, leader, why)
         return RETRY if gang.is_silent(leader) else _SPOKEN_RETRY
 
     async def _replace_dropped(self, lws: LeaderWorkerSet, leader: RawObject) -> None:
@@ -200,6 +202,10 @@ class NativeGangs(_Provider):
         if await self.support.problem() or gang.age(leader, self._now()) >= _DROPPED_AFTER:
             key = object_key(groups.namespace_of(leader), name)
             await self._client.delete(Pod, key, uid=groups.uid_of(leader), missing_ok=True)
+
+    def _say_waiting(self, lws: LeaderWorkerSet, leader: RawObject, why: str) -> None:
+        index = groups.labels_of(leader).get(names.GROUP_INDEX_LABEL, "")
+        self._say(lws, leader, "GroupWaiting", f"Group {index} waits: {why}")
 
     def _say(self, lws: LeaderWorkerSet, leader: RawObject, reason: str, note: str) -> None:
         """Emit a warning once for each leader, and again when the text is another."""

@@ -148,6 +148,25 @@ def test_lws_9_what_the_scheduler_keeps_silent_about_is_said():
     assert (gang.is_silent(leader), gang.is_silent(spoken)) == (True, False)
 
 
+def test_lws_9_workers_that_wait_for_others_behind_a_placed_leader_are_spoken_of():
+    leader, first, second = pod(node="n"), pod("demo-0-1", worker="1"), pod("demo-0-2", worker="2", age=1)
+    assert gang.why_workers_wait(leader, group(), [leader], NOW) == ""  # none waits: its StatefulSet tells why
+    assert gang.why_workers_wait(leader, group(), [leader, second], NOW) is None
+    assert gang.why_workers_wait(leader, group(), [leader, first, second], NOW) == "3 of its 4 pods exist"
+    everyone = [leader, first, second, pod("demo-0-3", worker="3")]
+    assert gang.why_workers_wait(leader, group(), everyone, NOW) == ""  # the scheduler speaks of these
+    running = [leader, pod("demo-0-1", worker="1", node="n"), pod("demo-0-2", worker="2", node="n")]
+    assert gang.why_workers_wait(leader, group(), running, NOW) == ""
+
+
+def test_lws_9_a_worker_that_lost_its_group_is_told():
+    """As when another API server than the one that admitted its leader has the gate off."""
+    leader, dropped = pod(age=0), pod("demo-0-1", worker="1")
+    del dropped["spec"]["schedulingGroup"]
+    why = gang.why_waiting(leader, group(), [leader, dropped], NOW)
+    assert why == f"the API server dropped spec.schedulingGroup of demo-0-1: {gang.HOW}"
+
+
 def test_lws_9_a_scheduler_without_the_gate_is_found_out():
     def placed(seconds):
         condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": ago(seconds)}
@@ -157,6 +176,9 @@ def test_lws_9_a_scheduler_without_the_gate_is_found_out():
     assert gang.why_not_whole(placed(1), group(), NOW) is None
     assert gang.why_not_whole(pod(node="n"), group(), NOW) is None
     assert "is this scheduler without the gate?" in gang.why_not_whole(placed(11), group(), NOW)
+    again = group()
+    again["metadata"]["creationTimestamp"] = ago(1)  # in the place of one that was taken from under the group
+    assert gang.why_not_whole(placed(11), again, NOW) == ""
 
 
 def test_lws_9_a_dropped_group_is_seen():

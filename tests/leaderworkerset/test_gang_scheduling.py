@@ -345,6 +345,20 @@ async def test_lws_9_a_group_whose_pods_do_not_all_exist_is_spoken_of(room, monk
     await room.until_bound(SIZE, timeout=60)
 
 
+async def test_lws_9_workers_that_wait_for_others_behind_a_placed_leader_are_spoken_of(room, monkeypatch):
+    """kube-scheduler says nothing of them either."""
+    monkeypatch.setattr(gang, "SILENT_AFTER", 1.0)
+    monkeypatch.setattr(gangs, "RETRY", 0.5)
+    await room.make(8)
+    quota = {"metadata": {"name": "few", "namespace": room.sets.namespace}, "spec": {"hard": {"pods": "3"}}}
+    await room.client.create(ResourceQuota.from_dict(quota))
+    await room.sets.create(replicas=1, size=SIZE, startupPolicy="LeaderReady", template=room.template())
+    await room.sets.noted("Group 0 waits: 3 of its 4 pods exist")
+    assert await room.bound() == {"0": 1}
+    await room.client.delete(ResourceQuota, room.sets.key("few"))
+    await room.until_bound(SIZE, timeout=60)
+
+
 async def test_lws_9_the_priority_of_a_group_is_that_of_its_pods(room):
     await room.make(4)
     name = f"high-{room.name}"
