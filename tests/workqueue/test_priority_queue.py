@@ -372,7 +372,7 @@ async def test_pq_11_drain_hands_out_what_is_ready_and_waits_for_done():
         assert not drained.is_set()
         assert len(queue) == 1
         queue.done("held")
-        with anyio.fail_after(1):
+        with anyio.fail_after(10):
             await drained.wait()
     assert sorted(seen) == sorted(["held", *map(str, range(10))])
 

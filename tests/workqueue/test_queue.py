@@ -140,7 +140,7 @@ async def test_wq_5_shutdown_frees_getters_that_wait():
     getters = [asyncio.ensure_future(queue.get()) for _ in range(3)]
     await asyncio.sleep(0)
     queue.shutdown()
-    with anyio.fail_after(1):
+    with anyio.fail_after(10):
         ends = await asyncio.gather(*getters, return_exceptions=True)
     assert [type(end) for end in ends] == [ShutDown] * 3
 
@@ -164,7 +164,7 @@ async def test_wq_5_drain_waits_for_done_and_plain_shutdown_ends_the_wait(queue)
             queue.add("too late")
             assert len(queue) == 0
             queue.done("a") if ending == "done" else queue.shutdown()
-            with anyio.fail_after(1):
+            with anyio.fail_after(10):
                 await drained.wait()
 
 
