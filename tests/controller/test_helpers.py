@@ -190,7 +190,8 @@ async def test_he_1_another_writing_of_the_same_is_no_change(client, namespace):
         quota = await client.get(ResourceQuota, target.key)
         return quota.metadata.resource_version if quota.status is not None and quota.status.hard else None
 
-    version = await eventually(settled)
+    # The quota controller stands still for up to 30 s when kinds come and go, as they do in the tests of CRDs.
+    version = await eventually(settled, timeout=90)
     amount = "1000m"
     for function in (create_or_update, create_or_patch):
         _, result = await function(client, target, mutate)

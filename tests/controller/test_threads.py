@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -29,6 +30,7 @@ from pyreconcile.testing import eventually, running
 from pyreconcile.workqueue import ItemExponentialRateLimiter
 
 A, B, C = Request("ns", "a"), Request("ns", "b"), Request("ns", "c")
+LIMIT = 100.0  # of a reconcile, seconds
 
 
 def build(reconcile, counters, *requests, **options):
@@ -47,7 +49,27 @@ def build(reconcile, counters, *requests, **options):
     )
 
 
-until = partial(eventually, timeout=10, interval=0.002)
+until = partial(eventually, timeout=30, interval=0.002)
+
+
+@pytest.fixture
+async def run_out(monkeypatch) -> Callable[[], None]:
+    """End the time limits of the reconciles that run now, by moving the loop's clock ahead.
+
+    They end when the test says, and not because a thread of a busy machine is slow to begin.
+    """
+    loop = asyncio.get_running_loop()
+    real, ahead = loop.time, 0.0
+
+    def ahead_of_time() -> float:
+        return real() + ahead
+
+    def forward() -> None:
+        nonlocal ahead
+        ahead += LIMIT + 1
+
+    monkeypatch.setattr(loop, "time", ahead_of_time)
+    return forward
 
 
 async def test_rc_6_a_plain_function_runs_in_a_thread_and_the_loop_goes_on(run, counters):
@@ -58,7 +80,7 @@ async def test_rc_6_a_plain_function_runs_in_a_thread_and_the_loop_goes_on(run, 
     def reconcile(request: Request) -> Result | None:
         assert threading.get_ident() != loop_thread
         seen.append((request, current_reconcile_id()))
-        assert release.wait(10)
+        assert release.wait(30)
         if request == B and len(seen) < 3:
             raise OSError("not yet")
         return Result(requeue_after=60) if request == A else None
@@ -79,7 +101,7 @@ async def test_rc_6_a_plain_function_runs_in_a_thread_and_the_loop_goes_on(run, 
 
 
 async def test_rc_6_never_more_threads_than_workers(run, counters):
-    lock = threading.Lock()
+    lock, all_three = threading.Lock(), threading.Barrier(3)
     now, most, done = 0, 0, 0
 
     def reconcile(request: Request) -> None:
@@ -87,7 +109,8 @@ async def test_rc_6_never_more_threads_than_workers(run, counters):
         with lock:
             now += 1
             most = max(most, now)
-        threading.Event().wait(0.005)
+        all_three.wait(30)
+        threading.Event().wait(0.005)  # time for a fourth to come, if there could be one
         with lock:
             now -= 1
             done += 1
@@ -98,7 +121,7 @@ async def test_rc_6_never_more_threads_than_workers(run, counters):
     assert most == 3
 
 
-async def test_rc_6_a_thread_that_ran_out_of_time_is_left_behind_and_its_object_waits_for_it(run, counters):
+async def test_rc_6_a_thread_that_ran_out_of_time_is_left_behind_and_its_object_waits_for_it(run, counters, run_out):
     release = threading.Event()
     calls: list[Request] = []
     inside = 0
@@ -109,11 +132,13 @@ async def test_rc_6_a_thread_that_ran_out_of_time_is_left_behind_and_its_object_
         inside += 1
         assert inside == 1, "one object is never in two threads"
         if len(calls) == 1:
-            release.wait(10)
+            release.wait(30)
         inside -= 1
 
     with capture_logs(processors=[merge_contextvars]) as logs:
-        async with run(build(reconcile, counters, reconciliation_timeout=0.05)):
+        async with run(build(reconcile, counters, reconciliation_timeout=LIMIT)):
+            await until(lambda: calls)
+            run_out()
             await until(lambda: counters.counts["error"] >= 3)
             assert calls == [A]
             assert counters.counts["timeout"] == 1
@@ -126,35 +151,43 @@ async def test_rc_6_a_thread_that_ran_out_of_time_is_left_behind_and_its_object_
     assert "was given up on and still runs" in logs[2]["error"]
 
 
-async def test_rc_6_threads_left_behind_count_against_the_limit(run, counters):
+async def test_rc_6_threads_left_behind_count_against_the_limit(run, counters, run_out):
     release = threading.Event()
     calls: list[Request] = []
 
     def reconcile(request: Request) -> None:
         calls.append(request)
         if request != C:
-            release.wait(10)
+            release.wait(30)
 
-    options = {"max_concurrent_reconciles": 2, "reconciliation_timeout": 0.05}
+    options = {"max_concurrent_reconciles": 2, "reconciliation_timeout": LIMIT}
     controller = build(reconcile, counters, A, B, **options)
     async with run(controller):
-        await until(lambda: counters.counts["timeout"] >= 2)
+        await until(lambda: len(calls) == 2)
+        run_out()
+        await until(lambda: counters.counts["timeout"] == 2)
         controller.queue.add(C)
-        await until(lambda: counters.counts["timeout"] >= 4)
+        for _ in range(1000):  # C waits for a thread, in vain; the others do not get so far
+            if counters.counts["timeout"] >= 4:
+                break
+            run_out()
+            await anyio.sleep(0.002)
+        assert counters.counts["timeout"] >= 4
         assert sorted(calls) == [A, B], "no third thread"
         release.set()
         await until(lambda: C in calls)
 
 
-async def test_rc_6_the_call_into_the_loop_of_a_thread_left_behind_ends(run, counters):
-    entered, left, ended = threading.Event(), threading.Event(), threading.Event()
+async def test_rc_6_the_call_into_the_loop_of_a_thread_left_behind_ends(run, counters, run_out):
+    reading, left, ended = threading.Event(), threading.Event(), threading.Event()
     errors: list[Exception] = []
     cancelled: list[bool] = []
     go_on = threading.Event()
 
     async def long_read() -> None:
+        reading.set()
         try:
-            await anyio.sleep(30)
+            await anyio.sleep_forever()
         except asyncio.CancelledError:
             cancelled.append(True)
             raise
@@ -162,20 +195,21 @@ async def test_rc_6_the_call_into_the_loop_of_a_thread_left_behind_ends(run, cou
     def reconcile(request: Request) -> None:
         if ended.is_set():
             return
-        entered.set()
         try:
             run_in_loop(long_read)
         except TimeoutError as error:
             errors.append(error)
         left.set()
-        go_on.wait(10)
+        go_on.wait(30)
         try:
             run_in_loop(anyio.sleep, 0)
         except TimeoutError as error:
             errors.append(error)
         ended.set()
 
-    async with run(build(reconcile, counters, reconciliation_timeout=0.05)):
+    async with run(build(reconcile, counters, reconciliation_timeout=LIMIT)):
+        await until(reading.is_set)
+        run_out()
         await until(lambda: counters.counts["timeout"] == 1)
         await until(left.is_set)
         go_on.set()
