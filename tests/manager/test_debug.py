@@ -79,14 +79,21 @@ async def test_mg_11_a_blocked_loop_is_seen_with_its_place(debugged: Callable[..
             pass
 
     async with debugged() as manager, running(manager):
-        free = await read(manager.debug_port, "/debug/loop")
+
+        async def prompt() -> Any:
+            answer = await read(manager.debug_port, "/debug/loop")
+            return answer if answer["lag_seconds"] < 0.2 else None
+
+        free = await eventually(prompt)
         assert free["answered"]
-        assert free["lag_seconds"] < 0.2
         assert free["blocked_at"] is None
-        asker = threading.Thread(target=look, args=(manager.debug_port,))
-        asker.start()
-        compute_far_too_long()
-        await anyio.to_thread.run_sync(asker.join)
+        for _ in range(5):  # a busy machine may look when the loop is free again
+            asker = threading.Thread(target=look, args=(manager.debug_port,))
+            asker.start()
+            compute_far_too_long()
+            await anyio.to_thread.run_sync(asker.join)
+            if found["loop"]["lag_seconds"] > 0.3 and "compute_far_too_long" in str(found["loop"]["blocked_at"]):
+                break
     assert found["loop"]["lag_seconds"] > 0.3
     assert any("compute_far_too_long" in place for place in found["loop"]["blocked_at"])
     assert found["state"]["leading"]
@@ -284,14 +291,15 @@ async def test_without_grace_a_running_request_is_cut_off_at_once():
 async def test_the_monitor_tells_how_late_the_loop_is(local_manager: Callable[..., Any]):
     lags: list[float] = []
     stop = anyio.Event()
+    began = time.monotonic()
     async with anyio.create_task_group() as tasks:
         await tasks.start(LoopMonitor(lags.append, interval=0.05).run, stop)
-        await anyio.sleep(0.01)
         time.sleep(0.4)  # noqa: ASYNC251 - this is what is measured
         while not lags:
             await anyio.sleep(0.01)
+        took = time.monotonic() - began
         stop.set()
-    assert lags[0] == pytest.approx(0.36, abs=0.1)
+    assert 0.34 < lags[0] < took - 0.04
 
 
 @pytest.mark.rules("MT-27")
