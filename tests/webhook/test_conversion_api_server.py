@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -78,9 +79,18 @@ async def kinds(client: Client) -> AsyncIterator[Kinds]:
     await client.delete(CustomResourceDefinition, made.crd, missing_ok=True)
 
 
+@pytest.fixture
+def held_port() -> Iterator[int]:
+    """A port on which one server after the other can listen, and that nobody else gets in between."""
+    with socket.socket() as held:  # bound, not listening: servers of this user may bind it too
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
 @asynccontextmanager
 async def serving(kinds: Kinds, **options: Any) -> AsyncIterator[WebhookServer]:
-    server = WebhookServer(WebhookOptions(bind_address="127.0.0.1:0", **options))
+    server = WebhookServer(WebhookOptions(**{"bind_address": "127.0.0.1:0", **options}))
     server.add_conversion(kinds.conversions)
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
@@ -124,15 +134,15 @@ async def test_wh_9_objects_are_written_and_read_in_either_version(client: Clien
 
 @pytest.mark.rules("WH-9", "MG-1")
 async def test_mg_1_conversions_are_served_before_the_cache_lists_what_needs_them(
-    manager_options: ManagerOptions, client: Client, namespace: str, kinds: Kinds
+    manager_options: ManagerOptions, client: Client, namespace: str, kinds: Kinds, held_port: int
 ):
     seen: list[str] = []
-    async with serving(kinds) as server:
+    address = f"127.0.0.1:{held_port}"
+    async with serving(kinds, bind_address=address) as server:
         await install_crds(client, [crd_for(kinds.hub, kinds.spoke, conversion=conversion_config(server))])
-        port = server.port
         await client.create(beta(kinds, namespace, "a", "h:1"))
         # The next server on this port is another one, so its CA has to be told.
-    options = replace(manager_options, webhook=WebhookOptions(bind_address=f"127.0.0.1:{port}"))
+    options = replace(manager_options, webhook=WebhookOptions(bind_address=address))
     async with Manager(options) as manager:
         assert manager.webhooks is not None
         manager.webhooks.add_conversion(kinds.conversions)
@@ -140,7 +150,7 @@ async def test_mg_1_conversions_are_served_before_the_cache_lists_what_needs_the
             unstructured("apiextensions.k8s.io/v1", "CustomResourceDefinition", namespaced=False).from_dict(
                 {
                     "metadata": {"name": kinds.crd},
-                    "spec": {"conversion": conversion_config(manager.webhooks, base_url=f"https://127.0.0.1:{port}")},
+                    "spec": {"conversion": conversion_config(manager.webhooks, base_url=f"https://{address}")},
                 }
             ),
             field_manager="test",
