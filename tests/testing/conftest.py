@@ -32,14 +32,14 @@ def own_plane(control_plane: ControlPlane, _control_plane_portal: BlockingPortal
 def eventually() -> Callable[..., Awaitable[object]]:
     """Look until the answer is true, and return it; fails after the time limit."""
 
-    return partial(wait_until, timeout=15, interval=0.05, not_yet=())
+    return partial(wait_until, timeout=30, interval=0.05, not_yet=())
 
 
 @pytest.fixture
 def gone() -> Callable[[int], bool]:
     """Whether a process ends within a few seconds."""
 
-    def wait(pid: int, timeout: float = 10) -> bool:
+    def wait(pid: int, timeout: float = 30) -> bool:
         end = time.monotonic() + timeout
         while True:
             try:

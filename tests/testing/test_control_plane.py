@@ -26,13 +26,16 @@ def config_map(namespace, name="a", **metadata):
     return ConfigMap.from_dict({"metadata": {"name": name, "namespace": namespace, **metadata}})
 
 
-async def test_te_6_serves_with_ready_nodes_and_the_real_version(control_plane, client):
+async def test_te_6_serves_with_ready_nodes_and_the_real_version(control_plane, client, eventually):
     version = json.loads(await client.transport.request("GET", "/version"))
     assert version["gitVersion"].startswith("v1.37")
-    nodes = await client.list(Node)
-    assert len(nodes) >= 1
-    assert all(any(c.type == "Ready" and c.status == "True" for c in node.status.conditions) for node in nodes)
-    assert not any(node.spec.taints for node in nodes)
+
+    async def usable():  # a test before this one may have taken a node away
+        nodes = await client.list(Node)
+        ready = (any(c.type == "Ready" and c.status == "True" for c in node.status.conditions) for node in nodes)
+        return nodes and all(ready) and not any(node.spec.taints for node in nodes)
+
+    await eventually(usable)
 
 
 async def test_te_4_a_user_may_do_only_what_is_bound(own_plane):
@@ -50,7 +53,7 @@ async def test_te_4_a_user_may_do_only_what_is_bound(own_plane):
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "team"}],
         }
         await admin.create(RoleBinding.from_dict(binding))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while True:  # the authorizer's cache hears of the binding a moment later
                 try:
                     assert (await user.get(ConfigMap, f"{namespace}/a")).metadata.name == "a"
@@ -126,7 +129,7 @@ def test_te_2_killing_the_owner_leaves_nothing(control_plane, gone):  # the fixt
         owner.kill()
         try:
             assert all(gone(int(pid)) for pid in pids)
-            end = time.monotonic() + 5
+            end = time.monotonic() + 30
             while Path(directory).exists():
                 assert time.monotonic() < end
                 time.sleep(0.02)

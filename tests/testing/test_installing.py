@@ -229,11 +229,15 @@ async def test_te_5_webhook_configurations_point_at_the_tests_own_server(
             return "too big" in str(error)
         return False
 
+    async def filled():
+        return (await client.create(config_map(namespace, "probe"), dry_run=True)).metadata.labels
+
     async with serving() as server:
         server.add_validator(ConfigMap, Small(), path="/check")
         server.add_defaulter(ConfigMap, fill_in, path="/fill")
         async with control_plane.webhooks(tmp_path, server=server):
             await eventually(refused)
+            await eventually(filled)  # the API server learns of the two kinds of configurations apart
             made = await client.create(config_map(namespace, "b"))
             assert made.metadata.labels == {"filled": "in"}
             found = await client.get(ValidatingWebhookConfiguration, f"v-{namespace}")

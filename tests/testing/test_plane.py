@@ -68,12 +68,13 @@ def fakes(tmp_path):
 
 
 async def test_te_1_the_environment_sets_time_limits_and_shows_output(fakes, monkeypatch, capfd, tmp_path):
-    monkeypatch.setenv("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", "300ms")
+    # Long enough for etcd to speak, also on a busy machine.
+    monkeypatch.setenv("KUBEBUILDER_CONTROLPLANE_START_TIMEOUT", "2000ms")
     monkeypatch.setenv("KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT", "200ms")
     monkeypatch.setenv("KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT", "true")
     # Stubborn, so that only SIGKILL after the stop time limit ends it.
     programs = fakes(etcd="trap '' TERM; echo etcd says hello; while :; do sleep 0.02; done")
-    with pytest.raises(ControlPlaneError, match=r"not ready within 0\.3 s"), anyio.fail_after(10):
+    with pytest.raises(ControlPlaneError, match=r"not ready within 2 s"), anyio.fail_after(30):
         async with ControlPlane(use_existing=False, programs=programs, directory=tmp_path / "plane"):
             pass
     assert "etcd says hello" in capfd.readouterr().err

@@ -24,6 +24,7 @@ async def later(action):
     return await action
 
 
+@pytest.mark.looptime
 async def test_te_7_get_waits_for_an_object_and_for_what_it_should_be():
     client = fake_client()
     poll = Poller(client)
@@ -38,6 +39,7 @@ async def test_te_7_get_waits_for_an_object_and_for_what_it_should_be():
         await eventually(poll.get(ConfigMap, "n/x"), timeout=0.05)
 
 
+@pytest.mark.looptime
 async def test_te_7_list_waits_for_what_the_objects_should_be():
     client = fake_client(config_map("a"))
     poll = Poller(client)

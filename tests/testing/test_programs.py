@@ -7,12 +7,13 @@ import io
 import os
 import stat
 import tarfile
+from functools import partial
 
 import anyio
 import pytest
 from aiohttp import web
 
-from pyreconcile.testing import BuildError, DownloadError, ProgramNotFoundError
+from pyreconcile.testing import BuildError, DownloadError, ProgramNotFoundError, eventually
 from pyreconcile.testing._build import MODULE, Module, build, cache_dir, cached_program, platform_name
 from pyreconcile.testing._download import download
 from pyreconcile.testing._programs import DEFAULT_ASSETS, Program, find_programs
@@ -33,7 +34,7 @@ FAKE_GO = """#!/bin/sh
 echo started >> "$COUNT"
 echo k8s.io/one >&2; echo k8s.io/two >&2
 [ -n "$FAIL" ] && { echo "main.go:1: no good" >&2; exit 1; }
-sleep 0.2
+while [ -n "$UNTIL" ] && [ ! -e "$UNTIL" ]; do sleep 0.02; done
 while [ "$1" != -o ]; do shift; done
 printf '#!/bin/sh\\n' > "$2"; chmod +x "$2"
 """
@@ -163,17 +164,19 @@ async def test_te_1_a_build_is_cached_and_two_at_once_build_once(tmp_path, modul
     read = Module.read(module)
     cache = cache_dir(env)
     answers = []
+    go_on = tmp_path / "go-on"
 
     async def one():
-        answers.append(await build(read, cache, messages, env=env))
+        answers.append(await build(read, cache, messages, env={**env, "UNTIL": str(go_on)}))
 
     async with anyio.create_task_group() as group:
         group.start_soon(one)
         group.start_soon(one)
+        await eventually(lambda: any("waiting for another process" in message for message in messages))
+        go_on.touch()
     assert answers == [cached_program(read, cache)] * 2
     assert os.access(answers[0], os.X_OK)
     assert (tmp_path / "count").read_text() == "started\n"
-    assert any("waiting for another process" in message for message in messages)
     assert any("packages compiled" in message for message in messages)
     assert [path.name for path in (cache / "controlplane").iterdir() if path.is_dir()] == [read.content_hash()]
 
@@ -186,11 +189,13 @@ async def test_te_1_a_failed_build_shows_what_the_compiler_said_and_leaves_nothi
     assert not [path for path in (cache_dir(env) / "controlplane").iterdir() if path.is_dir()]
 
 
-async def test_te_1_a_cancelled_build_leaves_nothing(module, env, messages, fake_go):
+async def test_te_1_a_cancelled_build_leaves_nothing(tmp_path, module, env, messages, fake_go):
     fake_go()
-    with anyio.move_on_after(0.1) as scope:
-        await build(Module.read(module), cache_dir(env), messages, env=env)
-    assert scope.cancelled_caught
+    env["UNTIL"] = str(tmp_path / "never")
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(build, Module.read(module), cache_dir(env), messages, env=env))
+        await eventually((tmp_path / "count").exists)
+        group.cancel_scope.cancel()
     assert not [path for path in (cache_dir(env) / "controlplane").iterdir() if path.is_dir()]
 
 
