@@ -19,7 +19,7 @@ _NOT_YET = (NotFoundError, ConflictError)
 async def eventually(
     check: Callable[[], Awaitable[T]],
     *,
-    timeout: float = 20.0,
+    timeout: float = 30.0,
     interval: float = 0.02,
     what: str = "",
     not_yet: tuple[type[Exception], ...] = _NOT_YET,
@@ -30,7 +30,7 @@ async def eventually(
 async def eventually(
     check: Callable[[], T],
     *,
-    timeout: float = 20.0,
+    timeout: float = 30.0,
     interval: float = 0.02,
     what: str = "",
     not_yet: tuple[type[Exception], ...] = _NOT_YET,
@@ -40,7 +40,7 @@ async def eventually(
 async def eventually(
     check: Callable[[], Awaitable[T] | T],
     *,
-    timeout: float = 20.0,
+    timeout: float = 30.0,
     interval: float = 0.02,
     what: str = "",
     not_yet: tuple[type[Exception], ...] = _NOT_YET,

@@ -22,7 +22,7 @@ __all__ = ["Processes"]
 
 _SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 _POLL_SECONDS = 0.01
-_START_SECONDS = 10.0
+_START_SECONDS = 30.0  # a busy machine may take seconds for one exec
 
 
 class Processes:

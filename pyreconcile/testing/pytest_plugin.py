@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["client", "control_plane", "control_plane_options", "manager", "manager_options", "namespace"]
 
 _NODES = 4
-_GRACEFUL_SECONDS = 5.0
+_GRACEFUL_SECONDS = 20.0
 _OPEN_SECONDS = 30.0
 
 
