@@ -125,15 +125,15 @@ class StandInGateway(Reconciler[Unstructured]):
             {"parentRef": parent, "controllerName": CONTROLLER, "conditions": conditions}
             for parent in route["spec"]["parentRefs"]
         ]
+        history = self.accepted.setdefault(request.key, [])
+        if not self.refusing and not missing and (not history or history[-1] != weights):
+            history.append(weights)  # In force before the status says so: whoever reads that finds it here.
         known = (route.get("status") or {}).get("parents") or []
         if _without_times(known) != _without_times(parents):
             try:
                 await self.client.with_options(field_manager=_FIELD_MANAGER).update_status(route, parents=parents)
             except ConflictError:
                 return Result(requeue=True)
-        history = self.accepted.setdefault(request.key, [])
-        if not self.refusing and not missing and (not history or history[-1] != weights):
-            history.append(weights)
         return Result(requeue_after=_LOOK_AGAIN) if missing or self.refusing else None
 
     async def _backends(self, route: Unstructured) -> tuple[dict[str, int], list[str]]:

@@ -145,8 +145,14 @@ class Sets:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
-            present = len(await self.client.list(LeaderWorkerSet, namespace=self.namespace))
-            await self.until(lambda: len(watcher.replicas) >= present, what="the watch shows what there is")
+
+            async def shows_what_there_is():
+                found = await self.client.list(LeaderWorkerSet, namespace=self.namespace)
+                return watcher.replicas.keys() == {
+                    (lws.metadata.labels[D + "revision"], lws.metadata.labels[D + "role"]) for lws in found
+                }
+
+            await self.until(shows_what_there_is, what="the watch shows what there is")
             watcher.states = [dict(watcher.replicas)]
             yield watcher
             tasks.cancel_scope.cancel()

@@ -1,5 +1,7 @@
 """Sets on the real control plane: objects, scaling in place, changes of mind, what is lost comes back (DS §5-§10)."""
 
+from itertools import pairwise
+
 import anyio
 import pytest
 
@@ -111,8 +113,22 @@ async def test_ds_7_broken_revision_waits_and_the_next_one_replaces_it(sets, rol
     for snapshot in watcher.states:
         assert sum(min(pair) for (_, name), pair in snapshot.items() if name == "prefill") >= 3
         assert sum(min(pair) for (_, name), pair in snapshot.items() if name == "decode") >= 2
-        left = [snapshot.get((broken, name), (0, 0))[0] for name in ("prefill", "decode")]
-        assert all(left) or not all(left)
+    assert_ended_as_a_whole(watcher.states, broken)
+
+
+def assert_ended_as_a_whole(snapshots, revision):
+    """Both roles of a revision went from 1 to 0 by two writes with no other between them."""
+    left = [
+        tuple(snapshot.get((revision, name), (0, 0))[0] for name in ("prefill", "decode")) for snapshot in snapshots
+    ]
+    seen = [now for before, now in pairwise([None, *left]) if now != before]
+    assert seen == [(1, 1), (0, 1), (0, 0)][-len(seen) :]
+    others = [
+        {key: wanted for key, (wanted, _) in snapshot.items() if key[0] != revision}
+        for snapshot, now in zip(snapshots, left, strict=True)
+        if now == (0, 1)
+    ]
+    assert all(wanted == others[0] for wanted in others)
 
 
 async def test_ds_13_8_going_back_in_the_middle_makes_the_first_revision_the_current_one_again(sets, role):
@@ -176,6 +192,7 @@ async def test_ds_8_services_of_both_revisions_stand_while_both_serve(sets, role
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
+        await sets.until(lambda: seen == [("ADDED", old)] * 2)
         await sets.set_roles(role("prefill", 2, image="busybox:2"), role("decode", 2))
         await sets.available()
         (new,) = await sets.revisions()
@@ -230,18 +247,28 @@ async def test_ds_4_deletion_takes_everything_along(sets, role):
     async def gone():
         return not (await sets.lws() or await sets.services() or await sets.client.list(Pod, namespace=sets.namespace))
 
-    await sets.until(gone, timeout=60)  # The garbage collector learns of a new kind within 30 s.
+    await sets.until(gone, timeout=120)  # The garbage collector learns of a new kind within 30 s, or 30 s later.
 
 
 async def test_ds_10_settled_set_is_not_written_again(sets, role):
     await sets.create(role("prefill"), role("decode"))
     await sets.available()
     touch = MergePatch({"metadata": {"annotations": {"touched": "yes"}}})
-    before = {key: lws.metadata.resource_version for key, lws in (await sets.lws()).items()}
+
+    async def versions():
+        return {key: lws.metadata.resource_version for key, lws in (await sets.lws()).items()}
+
+    async def at_rest():
+        before = await versions(), (await sets.get()).metadata.resource_version
+        await anyio.sleep(0.5)
+        return before == (await versions(), (await sets.get()).metadata.resource_version)
+
+    await sets.until(at_rest)
+    before = await versions()
     touched = await sets.client.patch(DisaggregatedSet, sets.key("demo"), touch)
     await anyio.sleep(0.5)
     assert (await sets.get()).metadata.resource_version == touched.metadata.resource_version
-    assert {key: lws.metadata.resource_version for key, lws in (await sets.lws()).items()} == before
+    assert await versions() == before
 
 
 async def test_ds_3_refusals_read_as_documented(sets, role):
@@ -322,4 +349,8 @@ async def test_ds_5_2_leader_worker_set_of_a_slice_that_is_not_wanted_is_deleted
         return await sets.client.find(LeaderWorkerSet, made.key) is None
 
     await sets.until(gone)
-    assert "Deleted LeaderWorkerSet demo-1-x: slice 1 is gone" in await sets.until(sets.notes)
+
+    async def told():
+        return "Deleted LeaderWorkerSet demo-1-x: slice 1 is gone" in await sets.notes()
+
+    await sets.until(told)

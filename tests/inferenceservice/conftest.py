@@ -78,7 +78,7 @@ class Services:
             for item in component.traffic or ()
         ]
 
-    async def reaches(self, state, traffic, *, timeout=20):
+    async def reaches(self, state, traffic, *, timeout=30):
         """Wait until the status says this, and the route's weights in force are those of the traffic."""
 
         async def check():
@@ -153,19 +153,26 @@ class Services:
         return await self.client.find(HTTP_ROUTE, self.key)
 
     async def set_pods(self, revision, *, service="m", **annotations):
-        """Change how a revision's pods behave, by a patch of the running ones; None takes an annotation away."""
+        """Change how a revision's pods behave, by a patch of each once all are there; None takes an annotation away."""
         changes = {f"{KWOK}{name.replace('_', '-')}": value for name, value in annotations.items()}
         pods = unstructured("v1", "Pod")
-        for pod in await self.client.list(
-            pods, namespace=self.namespace, labels={"pyreconcile.dev/revision": f"{service}-predictor-{revision:05d}"}
-        ):
+        name = f"{service}-predictor-{revision:05d}"
+
+        async def all_there():
+            labels = {"pyreconcile.dev/revision": name}
+            found = await self.client.list(pods, namespace=self.namespace, labels=labels)
+            wanted = (await self.client.get(Deployment, f"{self.namespace}/{name}")).spec.replicas
+            return (found,) if len(found) == wanted else None
+
+        (found,) = await self.until(all_there)
+        for pod in found:
             await self.client.patch(pods, pod.key, MergePatch({"metadata": {"annotations": changes}}))
 
     async def reasons(self):
         events = await self.client.list(Event, namespace=self.namespace)
         return [event["reason"] for event in events if event["regarding"].get("kind") == "InferenceService"]
 
-    async def until(self, check, *, timeout=20):
+    async def until(self, check, *, timeout=30):
         return await eventually(check, timeout=timeout, interval=0.03)
 
 

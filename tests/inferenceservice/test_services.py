@@ -63,24 +63,43 @@ async def test_children_status_and_route_of_a_service(services, client, namespac
     await services.until(told)
 
 
-async def test_a_settled_service_is_not_written_again(services, client, namespace):
+async def test_a_settled_service_is_not_written_again(services, client, namespace, manager):
     await services.create()
     await services.reaches("r1,r1,r1,-", ["r1 100"])
     await services.says(Ready="True")
-    await anyio.sleep(0.5)
     kinds = (Deployment, Service, ControllerRevision, HTTP_ROUTE)
 
-    async def versions():
-        found = [obj for kind in kinds for obj in await client.list(kind, namespace=namespace)]
+    async def versions(*more):
+        found = [obj for kind in (*kinds, *more) for obj in await client.list(kind, namespace=namespace)]
         return {(obj.kind, obj.key): obj.metadata.resource_version for obj in found}
 
-    before = await versions()
+    async def at_rest():
+        conditions = (await services.deployments())["r1"].status.conditions
+        rolled_out = any(item.reason == "NewReplicaSetAvailable" for item in conditions)
+        before = await versions(InferenceService)
+        await anyio.sleep(0.5)
+        return rolled_out and await versions(InferenceService) == before
+
+    await services.until(at_rest)
+    before, passes_before = await versions(), passes(manager)
     for number in range(3):
         changes = MergePatch({"metadata": {"annotations": {"touched": str(number)}}})
         touched = await client.patch(InferenceService, services.key, changes)
+    await services.until(lambda: passes(manager) > passes_before)
     await anyio.sleep(0.5)
     assert await versions() == before
     assert (await services.get()).metadata.resource_version == touched.metadata.resource_version
+
+
+def passes(manager):
+    """How often the controller has looked at a service."""
+    counts = [
+        manager.metrics.registry.get_sample_value(
+            "controller_runtime_reconcile_total", {"controller": "inferenceservice", "result": result}
+        )
+        for result in ("success", "requeue", "requeue_after", "error")
+    ]
+    return sum(counts)
 
 
 async def test_kserve_1_9_7_pods_come_before_traffic_and_go_after_it(services):
@@ -157,14 +176,20 @@ async def test_kserve_1_9_1_scale_and_metadata_make_no_revision(services, client
 
 
 @pytest.mark.parametrize("autoscaler", [None, "external"])
-async def test_o_17_an_update_never_collapses_the_replicas(services, client, autoscaler):
+async def test_o_17_an_update_never_collapses_the_replicas(services, client, manager, autoscaler):
     annotations = {"serving.kserve.io/autoscalerClass": autoscaler} if autoscaler else {}
     await services.create(minReplicas=4, metadata={"annotations": annotations})
     await services.reaches("r1,r1,r1,-", ["r1 100"])
     total = 4
     if autoscaler:
         total = 7
-        await client.set_scale(Deployment, f"{services.namespace}/m-predictor-00001", total)
+        key = f"{services.namespace}/m-predictor-00001"
+        await client.set_scale(Deployment, key, total)
+
+        async def seen_by_the_controller():
+            return (await manager.cache.find_raw(Deployment, key))["spec"]["replicas"] == total
+
+        await services.until(seen_by_the_controller)
         await services.says(Ready="True")
         await anyio.sleep(0.5)
         assert await services.replicas() == {"r1": 7}
@@ -312,7 +337,7 @@ async def test_a_template_that_the_server_refuses_is_a_failed_revision(services)
     await services.says(LatestDeploymentReady="True")
 
 
-async def test_kserve_1_9_13_a_deployment_that_was_there_is_the_first_revision(services, client, namespace):
+async def test_kserve_1_9_13_a_deployment_that_was_there_is_the_first_revision(services, client, namespace, manager):
     isvc = await services.create(metadata={"annotations": {"serving.kserve.io/deploymentMode": "ModelMesh"}})
     labels = {"app": "isvc.m-predictor"}
     deployment = Deployment.from_dict(
@@ -328,6 +353,7 @@ async def test_kserve_1_9_13_a_deployment_that_was_there_is_the_first_revision(s
         }
     )
     adopted = await client.apply(deployment, owner=isvc)
+    await services.until(lambda: manager.cache.find_raw(Deployment, adopted.key))
     mode = {"metadata": {"annotations": {"serving.kserve.io/deploymentMode": "RawDeployment"}}}
     await client.patch(InferenceService, services.key, MergePatch(mode))
     await services.reaches("r1,r1,r1,-", ["r1 100"])

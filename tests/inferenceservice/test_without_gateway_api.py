@@ -26,7 +26,7 @@ async def plane():
         yield plane
 
 
-async def until(check, seconds=15):
+async def until(check, seconds=30):
     return await eventually(check, timeout=seconds, interval=0.03)
 
 
