@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from pyreconcile.api import unstructured
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
 from pyreconcile.api.core_v1 import Pod, Service
-from pyreconcile.client import MergePatch
+from pyreconcile.client import ApiError, ForbiddenError, MergePatch
 from pyreconcile.crd import install_crds
 from pyreconcile.manager import Manager
 from pyreconcile.testing import eventually, running
@@ -19,6 +21,10 @@ from pyreconcile.webhook import WebhookOptions, install, webhook_configurations
 from pyreconcile_controllers import leaderworkerset
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 from pyreconcile_controllers.leaderworkerset.webhook import WEBHOOKS
+
+# A busy machine is no failure.
+hypothesis_settings.register_profile("sets", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("sets")
 
 L = "leaderworkerset.sigs.k8s.io/"
 Event = unstructured("events.k8s.io/v1", "Event")
@@ -41,12 +47,41 @@ class Sets:
     async def create(self, name="demo", *, dry_run=False, **wanted):
         return await self.client.create(self.make(name, **wanted), dry_run=dry_run)
 
-    async def admission_is_on(self):
-        return (await self.create("probe", dry_run=True)).spec.network_config
+    async def admitted(self):
+        """Wait until the API server asks the webhooks, those that fill in and those that refuse.
 
-    def make(self, name, *, replicas=2, size=3, labels=None, annotations=None, image="busybox:1", **spec):
+        It learns of them, of their address and of their certificate a moment after they were stored.
+        """
+
+        async def asked():
+            probe = await self.create("probe", dry_run=True)
+            try:
+                await self.create("2cube", dry_run=True)
+            except ForbiddenError as error:
+                return "vleaderworkerset.kb.io" in str(error) and probe.spec.network_config is not None
+            return False
+
+        what = "the API server asks the webhooks"
+        await eventually(asked, timeout=60, interval=0.05, what=what, not_yet=(ApiError,))
+
+    def make(
+        self,
+        name,
+        *,
+        replicas=2,
+        size=3,
+        labels=None,
+        annotations=None,
+        image="busybox:1",
+        at_once=False,
+        **spec,
+    ):
+        """Return a set. Its pods go ``at_once`` when they are deleted, by the API server alone: kwok, which ends the
+        others, does so by name, and now and then a second time, when another pod has the name already."""
         template = spec.pop("template", {})
         pod = {"spec": {"containers": [{"name": "c", "image": image}]}}
+        if at_once:
+            pod["spec"]["terminationGracePeriodSeconds"] = 0
         raw = {
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {
@@ -131,6 +166,20 @@ class Sets:
 
         return await self.until(check, what=f"{name} is available")
 
+    async def settled(self, *names):
+        """Wait until Kubernetes has written all that it has to write about the objects of sets as they are."""
+
+        async def check():
+            for name in names or ("demo",):
+                selected = {"namespace": self.namespace, "labels": {L + "name": name}}
+                pods = await self.client.list(Pod, **selected)
+                sets = await self.client.list(StatefulSet, **selected)
+                if not (all(map(at_rest, pods)) and all(tells_all(item, pods) for item in sets)):
+                    return False
+            return True
+
+        await self.until(check, what="Kubernetes has no more to write")
+
     async def noted(self, note, name="demo"):
         """Wait for an event with this note."""
 
@@ -141,8 +190,30 @@ class Sets:
 
 
 def ready(pod):
+    return has(pod, Ready="True")
+
+
+def has(pod, **wanted):
     conditions = (pod.status.conditions if pod.status else None) or ()
-    return any(item.type == "Ready" and item.status == "True" for item in conditions)
+    return any(wanted.get(item.type) == item.status for item in conditions)
+
+
+def at_rest(pod):
+    """Tell whether a pod stays as it is: it is ready, or has no place."""
+    return pod.metadata.deletion_timestamp is None and has(pod, Ready="True", PodScheduled="False")
+
+
+def tells_all(stateful_set, pods):
+    """Tell whether the status of a StatefulSet is what follows from its pods."""
+    status, metadata = stateful_set.status, stateful_set.metadata
+    if status is None or status.observed_generation != metadata.generation:
+        return False
+    mine = [pod for pod in pods if any(owner.uid == metadata.uid for owner in pod.metadata.owner_references)]
+    revisions = [pod.metadata.labels.get("controller-revision-hash") for pod in mine]
+    count = sum(map(ready, mine))
+    told = (status.replicas, status.ready_replicas, status.available_replicas, status.updated_replicas)
+    so = (len(mine), count, count, revisions.count(status.update_revision))
+    return len(mine) == stateful_set.spec.replicas and tuple(number or 0 for number in told) == so
 
 
 @pytest.fixture
@@ -164,7 +235,7 @@ async def at_work(manager, client, namespace, settings, *, stay=False):
         )
         found = Sets(client, namespace)
         try:
-            await found.until(found.admission_is_on, what="the API server asks the webhooks")
+            await found.admitted()
             yield found
         finally:
             if not stay:

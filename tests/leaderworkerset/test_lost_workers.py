@@ -43,7 +43,7 @@ async def delete_worker(sets):
 
 @pytest.mark.parametrize("variant", ["late", "plain", "cut"])
 async def test_o_13_the_loss_of_a_worker_recreates_the_group_once(sets, proxy, manager, variant):
-    await sets.create(replicas=1, size=3)
+    await sets.create(replicas=1, size=3, at_once=True)
     await sets.running("demo", 1, 3)
     await sets.available()
     old = await sets.uids()

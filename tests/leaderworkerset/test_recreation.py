@@ -36,7 +36,7 @@ GROUP_1 = ["demo-1", "demo-1-1", "demo-1-2"]
 
 
 async def test_o_13_a_worker_deleted_at_once_takes_its_group_along(sets):
-    old = await started(sets)
+    old = await started(sets, at_once=True)
     await sets.client.delete(Pod, sets.key("demo-0-1"), grace_period_seconds=0)
     new = await renewed(sets, old, GROUP_0)
     assert all(new[name] == old[name] for name in GROUP_1)
@@ -71,7 +71,7 @@ def gate(monkeypatch):
 
 
 async def test_o_13_a_worker_that_was_replaced_before_anyone_looked_takes_its_group_along(gate, sets):
-    old = await started(sets, replicas=1)
+    old = await started(sets, replicas=1, at_once=True)
     gate.close()
     await sets.client.delete(Pod, sets.key("demo-0-2"), grace_period_seconds=0)
 
@@ -82,7 +82,9 @@ async def test_o_13_a_worker_that_was_replaced_before_anyone_looked_takes_its_gr
     gate.opened.set()
     await renewed(sets, old, GROUP_0)
     await sets.available()
-    assert len([text for text in await sets.notes() if "to recreate group" in text]) == 1
+    note = "Worker pod demo-0-2 failed, deleted leader pod demo-0 to recreate group 0"
+    await sets.noted(note)
+    assert [text for text in await sets.notes() if "to recreate group" in text] == [note]
 
 
 async def test_lws_7_2_a_worker_deleted_with_grace_takes_its_group_along(sets):
@@ -111,7 +113,7 @@ async def test_lws_7_2_a_restarted_leader_takes_its_group_along(sets):
 
 
 async def test_lws_7_2_a_deleted_leader_gets_new_workers_once(sets):
-    old = await started(sets, replicas=1, size=2)
+    old = await started(sets, replicas=1, size=2, at_once=True)
     await sets.client.delete(Pod, sets.key("demo-0"), grace_period_seconds=0)
     new = await renewed(sets, old, ["demo-0", "demo-0-1"])
     await sets.available()

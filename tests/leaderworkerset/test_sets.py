@@ -107,8 +107,12 @@ async def test_lws_6_5_and_6_6_events_and_conditions_tell_the_story(sets):
         "Progressing": ("False", "Replicas are progressing"),
         "Available": ("True", "All replicas are ready"),
     }
-    status = lws.status
-    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (2, 2, 2)
+
+    async def counted():
+        status = (await sets.available()).status
+        return (status.replicas, status.ready_replicas, status.updated_replicas) == (2, 2, 2) and status
+
+    status = await sets.until(counted, what="the counts")  # that of the replicas is the leader StatefulSet's
     assert status.hpa_pod_selector == f"{L}name=demo,{L}worker-index=0"
     assert all(item.observed_generation == lws.metadata.generation for item in status.conditions)
 
@@ -116,6 +120,7 @@ async def test_lws_6_5_and_6_6_events_and_conditions_tell_the_story(sets):
 async def test_lws_6_1_a_set_at_rest_writes_nothing(sets):
     await sets.create(replicas=1, size=2)
     await sets.available()
+    await sets.settled()
     before = {key: obj.metadata.resource_version for key, obj in (await sets.everything()).items()}
     await sets.client.patch(LeaderWorkerSet, sets.key("demo"), MergePatch({"metadata": {"labels": {"x": "y"}}}))
 
@@ -139,8 +144,12 @@ async def test_lws_13_1_scale_up_and_down_keeps_the_groups_that_stay(sets):
     grown = await sets.running("demo", 3, 2)
     assert {name: grown[name].metadata.uid for name in first} == {name: first[name].metadata.uid for name in first}
     await sets.available()
-    scale = await sets.client.get_scale(LeaderWorkerSet, sets.key("demo"))
-    assert scale.status.replicas == 3
+
+    async def counted():
+        found = await sets.client.get_scale(LeaderWorkerSet, sets.key("demo"))
+        return found.status.replicas == 3 and found
+
+    scale = await sets.until(counted, what="the scale tells of 3 replicas")
     assert scale.status.selector == f"{L}name=demo,{L}worker-index=0"
     await sets.patch("demo", replicas=2)
     await sets.running("demo", 2, 2)
@@ -287,4 +296,5 @@ async def test_lws_15_29_a_set_being_deleted_is_left_alone(sets):
             return False
         return not await sets.pods() and await sets.set("demo") is None and not await sets.services()
 
-    await sets.until(gone)
+    # A garbage collector that does not know the set's kind yet, since its CRD is new, learns of it within 30 s.
+    await sets.until(gone, timeout=90)

@@ -244,6 +244,7 @@ async def quiet(sets, *names):
         seen.append(await versions(sets, *names))
         return len(seen) > 10 and all(item == seen[-1] for item in seen[-10:])
 
+    await sets.settled(*names)
     await sets.until(check, what="nothing changes")
     return seen[-1]
 
@@ -264,7 +265,7 @@ async def test_lws_15_2_sets_of_the_go_controller_are_taken_over_untouched(
     go, sets = ByHand(words), words
     old_form = PLAIN["data"].replace('"metadata":{}', '"metadata":{"creationTimestamp":null}').encode()
     async with admission(manager_options, client, namespace):
-        await sets.until(sets.admission_is_on, what="the API server asks the webhooks")
+        await sets.admitted()
         await go.make("plain", PLAIN, labels={"team": "a"}, annotations={"note": "kept"})
         await go.make("single", SINGLE)
         await go.make("unique", UNIQUE)
@@ -294,6 +295,7 @@ async def test_lws_15_2_sets_of_the_go_controller_are_taken_over_untouched(
             ("plain", 2, 2),
             ("single", 2, 2),
             ("unique", 2, 2),
+            ("rich", 0, 1),
             ("old", 2, 2),
             ("half", 4, 2),
         ):
@@ -354,7 +356,9 @@ async def test_lws_15_3_what_the_go_controller_applies_over_ours_changes_nothing
 
     async def made():
         status = (await sets.get()).status
-        return status is not None and status.replicas == 2 and len(await sets.revisions()) == 1
+        workers = await sets.worker_sets()
+        complete = len(workers) == (0 if vector is SINGLE else 2) and len(await sets.revisions()) == 1
+        return status is not None and status.replicas == 2 and complete
 
     await sets.until(made)
     before = await quiet(sets, "demo")
