@@ -62,7 +62,7 @@ async def release(sets, groups_, size):
         status = (await sets.get()).status
         return status.updated_replicas == status.ready_replicas == groups_
 
-    await sets.until(done, timeout=40)
+    await sets.until(done, timeout=90)
     pods = await sets.running("demo", groups_, size)
     assert {pod.spec.containers[0].image for pod in pods.values()} == {"busybox:2"}
     assert {pod.metadata.annotations[L + "size"] for pod in pods.values()} == {str(size)}

@@ -32,6 +32,10 @@ class Recorder:
         leads = [item for item in self.pods.values() if item.metadata.labels[L + "worker-index"] == "0"]
         self.leaders.append({int(item.metadata.labels[L + "group-index"]): item.metadata.uid for item in leads})
 
+    def shows(self, uids):
+        """Tell whether these pods are there and no others, and all are ready."""
+        return {pod.metadata.uid for pod in self.pods.values() if is_ready(pod)} == uids and len(self.pods) == len(uids)
+
 
 def is_ready(pod):
     conditions = (pod.status.conditions if pod.status else None) or ()
@@ -40,9 +44,9 @@ def is_ready(pod):
 
 @asynccontextmanager
 async def recording(sets, size):
-    """Record the pods of the set ``demo`` from the state now, while the block runs."""
+    """Record the pods of the set ``demo``, whose groups are all ready, while the block runs."""
     recorder = Recorder(size)
-    present = len(await sets.pods())
+    present = set((await sets.uids()).values())
 
     async def watch():
         async for event in sets.client.watch(Pod, namespace=sets.namespace, labels={L + "name": "demo"}):
@@ -50,7 +54,8 @@ async def recording(sets, size):
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
-        await sets.until(lambda: len(recorder.pods) >= present, what="the watch shows what there is")
+        # It may begin a little earlier than now.
+        await sets.until(lambda: recorder.shows(present), what="the watch shows what there is")
         del recorder.ready[:-1], recorder.leaders[:-1]
         yield recorder
         tasks.cancel_scope.cancel()
@@ -58,7 +63,7 @@ async def recording(sets, size):
 
 async def four_groups(sets, **rolling):
     """Make four groups of two pods that are ready; return the uids of their leaders."""
-    await sets.create(replicas=4, size=2, rolloutStrategy={"rollingUpdateConfiguration": rolling})
+    await sets.create(replicas=4, size=2, at_once=True, rolloutStrategy={"rollingUpdateConfiguration": rolling})
     await sets.available()
     pods = await sets.running("demo", 4, 2)
     return {index: pods[f"demo-{index}"].metadata.uid for index in range(4)}
@@ -72,7 +77,7 @@ async def renewed(sets, recorder, old, groups):
         done = len(leaders) == 4 and {i for i, uid in leaders.items() if uid != old.get(i)} == set(groups)
         return done and recorder.ready[-1] == {0, 1, 2, 3} and await sets.available()
 
-    await sets.until(check, timeout=40, what=f"groups {groups} are new")
+    await sets.until(check, timeout=90, what=f"groups {groups} are new")
 
 
 def order_of(recorder, old):

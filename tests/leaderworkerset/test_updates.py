@@ -1,5 +1,8 @@
 """Rolling updates and revisions on the real control plane (LWS §5, §6.3, §8; field cases O-12, O-14)."""
 
+from contextlib import asynccontextmanager
+
+import anyio
 import orjson
 
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
@@ -30,7 +33,7 @@ async def updated(sets, groups, name="demo"):
         done = lws.status.updated_replicas == lws.status.replicas == groups
         return done and keys(pods) == {wanted} and len(pods) == groups * size and lws
 
-    return await sets.until(check, timeout=40, what=f"{groups} groups of the new revision")
+    return await sets.until(check, timeout=90, what=f"{groups} groups of the new revision")
 
 
 async def test_lws_13_1_rolling_update_replaces_every_group(sets):
@@ -58,19 +61,36 @@ def groups_key(obj):
     return obj.metadata.labels[KEY]
 
 
+@asynccontextmanager
+async def replicas_seen(sets):
+    """What the leader StatefulSet of ``demo`` was told while the block runs, however shortly."""
+    seen = []
+
+    def see(found):
+        if found.metadata.name == "demo":
+            seen.append(found.spec.replicas)
+
+    async def watch():
+        async for event in sets.client.watch(StatefulSet, namespace=sets.namespace):
+            see(event.object)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await sets.until(lambda: seen, what="the watch shows what there is")
+        yield seen
+        tasks.cancel_scope.cancel()
+
+
 async def test_lws_13_1_surge_groups_come_and_go(sets):
     rolling = {"maxUnavailable": 0, "maxSurge": 1}
     await sets.create(
         replicas=2, size=2, rolloutStrategy={"type": "RollingUpdate", "rollingUpdateConfiguration": rolling}
     )
     await sets.available()
-    await sets.patch("demo", leaderWorkerTemplate=worker_template("busybox:2"))
-
-    async def surge():
-        return (await sets.set("demo")).spec.replicas == 3
-
-    await sets.until(surge)
-    await updated(sets, 2)
+    async with replicas_seen(sets) as seen:
+        await sets.patch("demo", leaderWorkerTemplate=worker_template("busybox:2"))
+        await sets.until(lambda: 3 in seen, what="a surge group")
+        await updated(sets, 2)
     await sets.noted("deleting surge replica demo-2")
     await sets.running("demo", 2, 2)
 
@@ -176,11 +196,11 @@ async def test_o_14_an_old_group_is_rebuilt_as_the_old_revision(sets):
         lws = await sets.get()
         return lws.status.updated_replicas == 2 and lws.status.ready_replicas == 2
 
-    await sets.until(release, timeout=40)
+    await sets.until(release, timeout=90)
     await sets.running("demo", 2, 2)
 
 
-async def test_lws_15_2_take_over_keeps_the_key_of_the_leaders(sets):
+async def test_lws_15_2_take_over_keeps_the_key_of_the_leaders(sets, manager):
     await sets.create(replicas=0, size=2)
     await sets.available()
     (stored,) = await sets.revisions()
@@ -200,6 +220,11 @@ async def test_lws_15_2_take_over_keeps_the_key_of_the_leaders(sets):
         }
     )
     await sets.client.create(adopted)
+
+    async def known():
+        return await manager.cache.find_raw(ControllerRevision, sets.key("demo-adopted-9"))
+
+    await sets.until(known, what="the manager knows the revision before it sees who has its key")
     labelled = {"metadata": {"labels": {KEY: "adopted"}}}
     patch = MergePatch({**labelled, "spec": {"template": labelled}})
     await sets.client.patch(StatefulSet, sets.key("demo"), patch)
