@@ -50,4 +50,4 @@ async def test_lws_9_a_leader_that_lost_its_group_is_no_group(sets, monkeypatch)
     async def gone():
         return not await sets.client.list(Pod, namespace=sets.namespace)
 
-    await sets.until(gone, timeout=30, what="the leader is taken away, and no other is let in")
+    await sets.until(gone, what="the leader is taken away, and no other is let in")

@@ -36,7 +36,8 @@ async def until_groups(sets, names):
         found = await pod_groups(sets)
         return found.keys() == set(names) and (found or [True])
 
-    return await sets.until(check, timeout=30, what=f"PodGroups {sorted(names)}")
+    # A garbage collector that does not know the kind yet, since its CRD is new, learns of it within 30 s.
+    return await sets.until(check, timeout=90, what=f"PodGroups {sorted(names)}")
 
 
 async def key_of(sets, name="demo"):
@@ -190,7 +191,7 @@ async def test_lws_13_4_a_rolling_update_makes_pod_groups_of_the_new_revision(ga
         lws = await gangs.get()
         return lws.status.updated_replicas == 2 and lws.status.observed_generation == lws.metadata.generation
 
-    await gangs.until(updated, timeout=30)
+    await gangs.until(updated)
     new = await key_of(gangs)
     await until_groups(gangs, [f"demo-0-{new}", f"demo-1-{new}"])
     await gangs.available()
@@ -211,7 +212,7 @@ async def test_lws_9_a_recreated_group_gets_a_pod_group_of_its_new_leader(gangs)
             return False
         return group.metadata.owner_references[0].uid == pods["demo-0"].metadata.uid
 
-    await gangs.until(renewed, what="a PodGroup of the new leader")
+    await gangs.until(renewed, timeout=90, what="a PodGroup of the new leader")
 
 
 async def test_lws_9_a_group_rebuilt_mid_update_asks_for_its_own_size(gangs):
@@ -236,7 +237,7 @@ async def test_lws_9_a_group_rebuilt_mid_update_asks_for_its_own_size(gangs):
             return False
         return group.metadata.owner_references[0].uid == pods["demo-0"].metadata.uid and group
 
-    group = await gangs.until(rebuilt, what="group 0 of the old revision")
+    group = await gangs.until(rebuilt, timeout=90, what="group 0 of the old revision")
     assert group["spec"]["minMember"] == 3
     release = MergePatch({"metadata": {"annotations": {"kwok.pyreconcile.dev/never-ready": None}}})
     for name in ("demo-1", "demo-1-1"):
