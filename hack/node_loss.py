@@ -229,25 +229,28 @@ def all_trials() -> list[Trial]:
     return [Trial(remedy, policy) for remedy in REMEDIES for policy in (WAIT, FORCE)]
 
 
-async def measure(trials: Sequence[Trial], *, quick: bool) -> None:
+async def measure(trials: Sequence[Trial], *, quick: bool, collector: bool = True) -> None:
     """Run trials at once on a control plane of their own, and fill in their times.
 
     Args:
         trials: no two alike.
         quick: with the flags that make the loss of a node a matter of seconds.
+        collector: whether Kubernetes' collector of pods runs, which removes those on lost nodes after a while.
 
     Raises:
         AssertionError: a group that lost no node was touched.
         TimeoutError: something did not happen within `LIMIT`.
     """
     # Else Kubernetes takes one lost node of a zone after the other, 10 s apart, and none when half of them are lost.
-    together = ("--node-eviction-rate=10", "--unhealthy-zone-threshold=1")
+    node_controller = ["--node-eviction-rate=10", "--unhealthy-zone-threshold=1"]
+    if not collector:
+        node_controller.append("--controllers=*,-pod-garbage-collector-controller")
     flags = QUICK if quick else {}
     plane = ControlPlane(
         nodes=NODES_EACH * len(trials),
         controller_manager=True,
         scheduler=True,
-        extra_args={**flags, _NODE_CONTROLLER: (*flags.get(_NODE_CONTROLLER, ()), *together)},
+        extra_args={**flags, _NODE_CONTROLLER: (*flags.get(_NODE_CONTROLLER, ()), *node_controller)},
         use_existing=False,
     )
     async with AsyncExitStack() as stack:

@@ -226,7 +226,9 @@ async def test_lws_node_loss_pods_that_are_nowhere_yet_are_left_alone():
 @pytest.fixture(scope="module")
 def control_plane(_control_plane_portal):
     # Of its own: how fast pods are evicted from a lost node depends on the state of all nodes.
-    plane = ControlPlane(nodes=1, controller_manager=True, scheduler=True, use_existing=False)
+    # A node is lost when a test says so, and not when it has taken so long that a heartbeat would be due.
+    patient = {"kube-controller-manager": ("--node-monitor-grace-period=1h",)}
+    plane = ControlPlane(nodes=1, controller_manager=True, scheduler=True, extra_args=patient, use_existing=False)
     with _control_plane_portal.wrap_async_context_manager(plane):
         yield plane
 

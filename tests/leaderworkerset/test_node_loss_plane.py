@@ -8,12 +8,11 @@ from pyreconcile_controllers.leaderworkerset.node_loss import FORCE, WAIT
 
 @pytest.mark.plane
 async def test_lws_node_loss_groups_of_lost_nodes_and_only_those_are_recreated_whole():
-    back, tainted, deleted = trials = [Trial("return", WAIT), Trial("taint", FORCE), Trial("delete", FORCE)]
-    await measure(trials, quick=True)  # it fails when a pod of the other group of a set is touched
+    trials = [Trial("return", WAIT), Trial("taint", FORCE), Trial("delete", FORCE)]
+    # By itself Kubernetes removes the pods within 20 s of the taint, and 40 s or more after the node is gone. Without
+    # its collector it has to be our controller. It fails when a pod of the other group of a set is touched.
+    await measure(trials, quick=True, collector=False)
     for trial in trials:
         assert trial.tainted < trial.deleted <= trial.helped < trial.freed <= trial.running
-    # By itself Kubernetes takes up to 20 s after the taint, and more than 40 s after the node is gone.
-    assert tainted.running - tainted.helped < 10
-    assert deleted.running - deleted.helped < 10
-    assert back.running - back.helped < 10
+        assert trial.running - trial.helped < 40
     assert len(table(trials)) == 2 + len(trials)
