@@ -50,7 +50,7 @@ async def registered(client: Client, namespace: str) -> AsyncIterator[None]:
 
 async def in_force(client: Client, namespace: str) -> None:
     """Wait until the API server asks both webhooks of sets, and pods can be made in the namespace."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             try:
                 probe = await client.create(lws(namespace), dry_run=True)

@@ -115,12 +115,12 @@ async def apply_all(client, *, except_for=()):
             await client.apply(kind.from_dict(raw), field_manager="kubectl")
 
 
-def free_ports(number):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def reserved():
+    """A socket with a port that nobody is given by chance; a server, which sets SO_REUSEADDR too, may listen there."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", 0))
+    return found
 
 
 # Upstream's role: what our manager may do where upstream's manifests stay in place.
@@ -159,10 +159,10 @@ def test_lws_11_the_roles_ask_for_nothing_that_upstreams_do_not_have_but_podgrou
 class Cluster:
     """A control plane with the manifests, where the API server reaches the Service at this machine's port."""
 
-    def __init__(self, client, folder):
+    def __init__(self, client, folder, sockets):
         self.client = client
         self.folder = folder
-        self.webhook_port, self.metrics_port, self.probe_port = free_ports(3)
+        self.webhook_port, self.metrics_port, self.probe_port = (one.getsockname()[1] for one in sockets)
         self.log = folder / "manager.log"
 
     async def prepare(self, kubeconfig):
@@ -198,7 +198,7 @@ class Cluster:
             try:
                 yield process
                 process.send_signal(signal.SIGTERM)
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     await process.wait()
             finally:
                 if process.returncode is None:
@@ -243,17 +243,18 @@ def folder(tmp_path_factory):
 @asynccontextmanager
 async def deployed(folder):
     plane = ControlPlane(use_existing=False, nodes=2, controller_manager=True, scheduler=True)
-    async with plane, connect(ConnectOptions(kubeconfig=plane.kubeconfig)) as client:
-        cluster = Cluster(client, folder)
-        await cluster.prepare(plane.kubeconfig)
-        yield cluster
+    with reserved() as webhook, reserved() as metrics, reserved() as probe:
+        async with plane, connect(ConnectOptions(kubeconfig=plane.kubeconfig)) as client:
+            cluster = Cluster(client, folder, (webhook, metrics, probe))
+            await cluster.prepare(plane.kubeconfig)
+            yield cluster
 
 
 async def test_lws_11_the_manager_works_under_the_roles_of_the_manifests(folder):
     async with deployed(folder) as cluster:
         async with cluster.manager() as process:
-            authority = await eventually(cluster.trusts, timeout=30, interval=0.1, what="the CA is in place")
-            await eventually(cluster.admits, timeout=30, interval=0.1, what="the webhooks answer")
+            authority = await eventually(cluster.trusts, timeout=60, interval=0.1, what="the CA is in place")
+            await eventually(cluster.admits, timeout=60, interval=0.1, what="the webhooks answer")
             assert process.returncode is None
             await check_that_sets_come_up(cluster)
             await check_that_bad_sets_are_refused(cluster)
@@ -275,7 +276,7 @@ async def check_that_sets_come_up(cluster):
         status = (await cluster.client.get(LeaderWorkerSet, "default/demo")).status
         return any(one.type == "Available" and one.status == "True" for one in (status.conditions if status else ()))
 
-    await eventually(available, timeout=30, interval=0.1, what="the set is available")
+    await eventually(available, timeout=60, interval=0.1, what="the set is available")
 
 
 async def check_that_bad_sets_are_refused(cluster):
@@ -341,7 +342,7 @@ async def check_that_the_ca_is_put_back(cluster, authority):
     for webhook in raw["webhooks"]:
         webhook["clientConfig"].pop("caBundle")
     await cluster.client.update(kind.from_dict(raw))
-    assert await eventually(cluster.trusts, timeout=10, interval=0.05, what="the CA is put back") == authority
+    assert await eventually(cluster.trusts, timeout=60, interval=0.05, what="the CA is put back") == authority
 
 
 async def check_that_a_lost_certificate_is_made_anew(cluster, authority):
@@ -351,8 +352,8 @@ async def check_that_a_lost_certificate_is_made_anew(cluster, authority):
         found = await cluster.trusts()
         return found if found and found != authority else None
 
-    await eventually(renewed, timeout=10, interval=0.05, what="another CA is in place")
-    await eventually(cluster.admits, timeout=10, interval=0.05, what="the webhooks show the new certificate")
+    await eventually(renewed, timeout=60, interval=0.05, what="another CA is in place")
+    await eventually(cluster.admits, timeout=60, interval=0.05, what="the webhooks show the new certificate")
 
 
 @pytest.fixture

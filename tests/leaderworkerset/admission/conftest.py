@@ -105,7 +105,7 @@ async def admission_in(kubeconfig, gangs=None):
                 webhook_configurations(server, webhooks, mutating_name=namespace, validating_name=namespace),
             )
             found = Admission(client, namespace)
-            await eventually(found.is_on, timeout=20, interval=0.05, what="the API server asks the webhooks")
+            await eventually(found.is_on, timeout=60, interval=0.05, what="the API server asks the webhooks")
             yield found
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(10):

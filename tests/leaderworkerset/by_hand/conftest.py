@@ -71,7 +71,7 @@ class Passes:
         def check():
             return self._versions.get((type(obj), obj.key), 0) >= int(obj.metadata.resource_version)
 
-        await eventually(check, timeout=10, interval=0.01, what=f"a pass over {obj.key}")
+        await eventually(check, timeout=60, interval=0.01, what=f"a pass over {obj.key}")
 
 
 class Hand:
@@ -146,7 +146,7 @@ class Hand:
         return [event["note"] for event in await self.client.list(Event, namespace=self.namespace)]
 
     async def until(self, check, *, what=""):
-        return await eventually(check, timeout=20, interval=0.02, what=what)
+        return await eventually(check, timeout=60, interval=0.02, what=what)
 
     async def noted(self, note):
         async def check():

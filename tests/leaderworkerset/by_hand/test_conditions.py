@@ -91,15 +91,9 @@ async def test_lws_6_6_only_available_ends_update_in_progress_and_nothing_is_rem
 async def test_lws_6_5_events_carry_reason_action_and_what_they_relate_to(hand):
     await hand.running(replicas=3, rolling={"maxUnavailable": 2})
     await hand.change()
+    await hand.shows(UPDATING, replicas=3, partition=1, ready=3, updated=0)
     await hand.ready(2, 1, 0)
     await hand.shows(AVAILABLE, replicas=3, partition=0)
-    notes = {}
-    for event in await hand.client.list(hand.Event, namespace=hand.namespace):
-        raw = event.to_dict()
-        assert raw["reportingController"] == "leaderworkerset"
-        assert raw["regarding"]["kind"] == "LeaderWorkerSet"
-        related = (raw.get("related") or {}).get("kind")
-        notes[raw["note"]] = (raw["type"], raw["reason"], raw["action"], related)
     revision, leader = "ControllerRevision", "Pod"
     key = (await hand.leader_set()).metadata.labels["leaderworkerset.sigs.k8s.io/template-revision-hash"]
     expected = {
@@ -113,6 +107,15 @@ async def test_lws_6_5_events_carry_reason_action_and_what_they_relate_to(hand):
         ),
         "All replicas are ready, with 3 groups ready of total 3 groups": ("Normal", "AllGroupsReady", "Update", None),
     }  # fmt: skip
+    for note in expected:
+        await hand.noted(note)
+    notes = {}
+    for event in await hand.client.list(hand.Event, namespace=hand.namespace):
+        raw = event.to_dict()
+        assert raw["reportingController"] == "leaderworkerset"
+        assert raw["regarding"]["kind"] == "LeaderWorkerSet"
+        related = (raw.get("related") or {}).get("kind")
+        notes[raw["note"]] = (raw["type"], raw["reason"], raw["action"], related)
     assert {note: notes.get(note) for note in expected} == expected
 
 

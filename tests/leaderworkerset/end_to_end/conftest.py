@@ -23,7 +23,7 @@ from pyreconcile_controllers import leaderworkerset
 
 L = "leaderworkerset.sigs.k8s.io/"
 KEY = L + "template-revision-hash"
-LIMIT = 80.0
+LIMIT = 150.0
 """Seconds that a case may take, all running at once."""
 
 RawSet = unstructured("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
@@ -174,6 +174,8 @@ class Case:
             counts = [status.get(field) for field in ("replicas", "readyReplicas", "updatedReplicas")]
             if not good or counts != [groups] * 3 or self.key == after:
                 return None
+            if leaders["spec"]["replicas"] != groups:
+                return None  # its own watch is a little behind
             pods = self.pods
             keys = {pod["metadata"]["labels"][KEY] for pod in pods.values()}
             return (

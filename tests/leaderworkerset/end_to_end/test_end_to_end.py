@@ -210,7 +210,7 @@ async def _(at):
         wanted = f"{at.name}-0.{domain}.{at.namespace}"
         assert {env(pod)["LWS_LEADER_ADDRESS"] for pod in pods.values()} == {wanted}
         assert {pod["spec"]["subdomain"] for pod in pods.values()} == {domain}
-        assert domain in at.services
+        await at.until(lambda domain=domain: domain in at.services, f"the service {domain}")
 
 
 @case("each surge group has its service")
