@@ -77,7 +77,7 @@ async def expired(run: Run, script: Path, plane: ControlPlane, variant: str) -> 
         assert not informer.said("update")
         assert (await informer.ask("cached"))["names"] == [*sorted(added), "first"]
         await judge.create(run.config_maps, {"metadata": {"name": "later"}})
-        await informer.says("add", name="later", timeout=5)
+        await informer.says("add", name="later", timeout=30)
         assert not proxy.requests(Match(verb="list"), since=time.monotonic())
 
 

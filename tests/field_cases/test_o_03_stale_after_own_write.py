@@ -44,7 +44,7 @@ async def stale(run: Run, script: Path, variant: str) -> None:
             await judge.create(path, {**widget, "spec": {"replicas": 1}})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(touch, judge, f"{path}/w")
-                await until(lambda: record.of("ADDED"), timeout=10, what="a child was created")
+                await until(lambda: record.of("ADDED"), timeout=30, what="a child was created")
                 if variant == "b":
                     controller.signal(signal.SIGKILL)
                     await controller.ended()
@@ -56,7 +56,7 @@ async def stale(run: Run, script: Path, variant: str) -> None:
                 assert lost.hits == 1
 
             await judge.patch(f"{path}/w", {"spec": {"replicas": 3}})
-            await until(lambda: len(record.of("ADDED")) == 3, timeout=10, what="two more children were created")
+            await until(lambda: len(record.of("ADDED")) == 3, timeout=30, what="two more children were created")
             await anyio.sleep(2 * BEHIND)
             assert len(record.of("ADDED")) == 3, record.of("ADDED")
             await controller.says("pass", owned=3)
@@ -66,7 +66,7 @@ async def stale(run: Run, script: Path, variant: str) -> None:
             passes = len(controller.said("pass"))
             for number in range(1, 6):
                 await judge.patch(f"{path}/w", {"metadata": {"annotations": {"again": str(number)}}})
-                await controller.says("pass", count=passes + number, timeout=5)
+                await controller.says("pass", count=passes + number, timeout=30)
             assert proxy.requests(lists, since=since) == []
         assert record.of("DELETED") == []
         assert len({seen.object["metadata"]["uid"] for seen in record.changes}) == 3

@@ -40,7 +40,7 @@ async def updated_to_good(groups: Groups, began: float) -> None:
         return now.ready == now.leaders.keys() == set(range(GROUPS)) and len(set().union(*now.revisions.values())) == 1
 
     await until(four_good, timeout=LIMIT, what="four groups of one revision are ready, and no other is there")
-    await groups.shows(timeout=5, replicas=GROUPS, readyReplicas=GROUPS, updatedReplicas=GROUPS)
+    await groups.shows(timeout=30, replicas=GROUPS, readyReplicas=GROUPS, updatedReplicas=GROUPS)
     assert time.monotonic() - began < LIMIT
     leaders = (await groups.leader_set())["spec"]
     assert (leaders["replicas"], leaders["updateStrategy"]["rollingUpdate"].get("partition", 0)) == (GROUPS, 0)
@@ -53,8 +53,8 @@ async def all_dead(run: Run, script: Path, size: int) -> None:
     async with watched_groups(run, script) as groups:
         await create(groups, size, template("bad", dead=True))
         pods = GROUPS * size
-        await until(lambda: len(groups.record.of("ADDED")) == pods, timeout=20, what="all pods are there")
-        await groups.shows(timeout=20, replicas=GROUPS, updatedReplicas=GROUPS)
+        await until(lambda: len(groups.record.of("ADDED")) == pods, timeout=60, what="all pods are there")
+        await groups.shows(timeout=60, replicas=GROUPS, updatedReplicas=GROUPS)
         assert not any(moment.ready for moment in groups.moments())
         began = time.monotonic()
         await groups.patch({"leaderWorkerTemplate": {"workerTemplate": template("good", dead=False)}})
@@ -65,10 +65,10 @@ async def two_dead(run: Run, script: Path) -> None:
     """Ordinals 2 and 3 die before the update; ready groups never fall below the two that are left."""
     async with watched_groups(run, script) as groups:
         await create(groups, 1, template("old", dead=False))
-        await groups.shows(timeout=20, readyReplicas=GROUPS)
+        await groups.shows(timeout=60, readyReplicas=GROUPS)
         for index in (2, 3):
             await run.judge.patch(f"{groups.pods}/set-{index}", {"metadata": {"annotations": {DEAD: "true"}}})
-        await groups.shows(timeout=20, readyReplicas=2)
+        await groups.shows(timeout=60, readyReplicas=2)
         began = time.monotonic()
         await groups.patch({"leaderWorkerTemplate": {"workerTemplate": template("good", dead=False)}})
         await updated_to_good(groups, began)

@@ -15,6 +15,7 @@ import anyio
 
 from hack.field_bench.manager import config_maps_of, manager_options
 from hack.field_bench.report import say
+from hack.field_bench.stalls import TICK, Stall, note_stalls
 from pyreconcile import Builder, Manager, Request, Result
 from pyreconcile.api.core_v1 import ConfigMap
 from pyreconcile.controller import ControllerOptions
@@ -36,6 +37,7 @@ class Script:
         at = {"controller": self._controller, "key": request.name, "round": number, "step": step}
         say("pass", **at, failures=failures)
         if number == self._rounds:
+            await anyio.sleep(2 * TICK)  # a stall before this pass is told by then
             say("finished", controller=self._controller, key=request.name)
             return None
         if step < length - 1:
@@ -52,7 +54,14 @@ async def main(kubeconfig: str, namespace: str) -> None:
             script = Script(name, rounds, limiter)
             builder = Builder(manager).for_(ConfigMap).named(name)
             builder.with_options(ControllerOptions(rate_limiter=limiter)).complete(script.reconcile)
-        await manager.run()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note_stalls, tell_stall)
+            await manager.run()
+            tasks.cancel_scope.cancel()
+
+
+def tell_stall(stall: Stall) -> None:
+    say("stall", since=stall.since, until=stall.until, seconds=stall.seconds)
 
 
 if __name__ == "__main__":
