@@ -36,7 +36,7 @@ def test_a_soak_that_is_ended_leaves_no_process(control_plane, tmp_path):
         assert "1 sets, 1 rounds" in process.stdout.readline()
         assert "start: right after" in process.stdout.readline()
         process.terminate()
-        assert process.wait(30) == 1
+        assert process.wait(100) == 1
         assert "BROKEN" not in process.stdout.read()
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
