@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 
 import anyio
-import orjson
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
@@ -67,8 +66,8 @@ class Renewals:
         """Watch until cancelled."""
         listed = await self.server.call("GET", LEASES)
         task_status.started()
-        async for line in self.server.endless(LEASES, listed["metadata"]["resourceVersion"]):
-            spec = orjson.loads(line)["object"]["spec"]
+        async for event in self.server.watch(LEASES, listed["metadata"]["resourceVersion"]):
+            spec = event["object"]["spec"]
             holder = spec.get("holderIdentity")
             if not holder:
                 self._last = None  # given back

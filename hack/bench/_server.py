@@ -17,11 +17,12 @@ from hack.raw_server import RawServer
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_RESUME = 0.01  # seconds between two watches
 _WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
 
 
-class WatchEndedError(RuntimeError):
-    """A watch of the driver ended, so that what it saw is not complete."""
+class WatchFailedError(RuntimeError):
+    """A watch of the driver cannot go on, so that what it saw is not complete."""
 
 
 def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
@@ -34,7 +35,7 @@ def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
 
 
 class Server(RawServer):
-    """An API server that can count, and whose watches must not end."""
+    """An API server that can count, and whose watches do not end."""
 
     async def count_writes(self, *resources: str) -> float:
         """Return how many write requests for these resources the API server has had so far, refused ones too."""
@@ -46,17 +47,25 @@ class Server(RawServer):
             if labels.get("resource") in resources and labels.get("verb") in _WRITES
         )
 
-    async def endless(self, path: str, version: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch.
+    async def watch(self, path: str, version: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield the events after a version, from as many watches as it takes.
+
+        An API server that is short of CPU ends the watches of clients that seem slow to it; the next watch begins where
+        that one ended, so nothing is missed.
 
         Raises:
-            WatchEndedError: the server ended it.
+            WatchFailedError: the server cannot go on from there.
         """
-        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "7200"}
-        async with self.lines(path, query) as lines:
-            async for line in lines:
-                yield line
-        raise WatchEndedError(f"the watch of {path} ended")
+        while True:
+            query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "7200"}
+            async with self.lines(path, query) as lines:
+                async for line in lines:
+                    event: dict[str, Any] = orjson.loads(line)
+                    if event["type"] == "ERROR":
+                        raise WatchFailedError(f"the watch of {path} told {line.decode()}")
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    yield event
+            await anyio.sleep(_RESUME)
 
 
 @dataclass
@@ -81,14 +90,11 @@ class Mirror:
         version = listed["metadata"]["resourceVersion"]
         del listed
         task_status.started()
-        async for line in self.server.endless(self.path, version):
-            now, event = time.perf_counter(), orjson.loads(line)
+        async for event in self.server.watch(self.path, version):
             if event["type"] == "DELETED":
                 self.objects.pop(event["object"]["metadata"]["name"], None)
-            elif event["type"] in ("ADDED", "MODIFIED"):
-                self._take(event["object"], now)
             else:
-                raise WatchEndedError(f"the watch of {self.path} told {line.decode()}")
+                self._take(event["object"], time.perf_counter())
             self._changed.set()
 
     def _take(self, item: dict[str, Any], now: float) -> None:
