@@ -135,7 +135,9 @@ async def test_mg_11_state_of_queues_and_informers(manager: Any, client: Any, na
 
     async def synced() -> Any:
         state = await read(manager.debug_port, "/debug/state")
-        return state if all(one["synced"] for one in state["informers"]) and state["informers"] else None
+        informers = state["informers"]
+        told = all(one["synced"] and not any(to["backlog"] for to in one["handlers"]) for one in informers)
+        return state if informers and told else None
 
     async with running(manager):
         state = await eventually(synced)

@@ -543,6 +543,7 @@ async def test_le_10_a_stop_while_waiting_for_election_never_leads(local_manager
     assert recorder.log.index("election ended") < recorder.log.index("slow other ended")
 
 
+@pytest.mark.looptime(False)  # noqa: FBT003 - a connection is tried, which takes real time
 async def test_le_11_writes_are_refused_while_not_leading(local_manager: Callable[..., Any], recorder: Any):
     from pyreconcile.api.core_v1 import ConfigMap
 
