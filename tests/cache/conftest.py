@@ -13,12 +13,17 @@ import anyio.abc
 import anyio.lowlevel
 import orjson
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pyreconcile.api import RawObject, unstructured
-from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.selectors import LabelSelector
 from pyreconcile.cache import key_of
 from pyreconcile.client import ApiError, Client, ExpiredError, InvalidError, NotFoundError
+from pyreconcile.crd import install_crds
+
+# A busy machine is no failure.
+settings.register_profile("cache", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cache")
 
 SILENT = "silent"
 
@@ -358,17 +363,15 @@ async def things(client: Client, namespace: str) -> Any:
     """A kind without size limit of its own, as config maps have one of 1 MiB."""
     group = f"{namespace}.example.dev"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    crd = CustomResourceDefinition.from_dict(
-        {
-            "metadata": {"name": f"things.{group}"},
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"plural": "things", "kind": "Thing"},
-                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-            },
-        }
-    )
-    created = await client.create(crd)
+    crd = {
+        "metadata": {"name": f"things.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    (installed,) = await install_crds(client, [crd])
     yield unstructured(f"{group}/v1", "Thing")
-    await client.delete(created)
+    await client.delete(installed)

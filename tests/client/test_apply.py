@@ -1,21 +1,15 @@
 """Server-side apply on the real API server, and when it is left out."""
 
-import anyio
 import pytest
 
-from pyreconcile.api import CustomResource, Spec, Status, unstructured
+from pyreconcile.api import CustomResource, Spec, Status
 from pyreconcile.api.apps_v1 import Deployment, StatefulSet
 from pyreconcile.api.core_v1 import ConfigMap, Secret, Service
 from pyreconcile.api.owners import AlreadyOwnedError
 from pyreconcile.client import ConflictError, MergePatch, NotCachedError, StrategicMergePatch, UnsupportedMediaTypeError
+from pyreconcile.crd import install_crds
 
 pytestmark = pytest.mark.plane
-
-CRD = unstructured(
-    "apiextensions.k8s.io/v1", "CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False
-)
-
-_CRD_NAME = "paints.client.tests.dev"
 
 
 class PaintSpec(Spec):
@@ -73,7 +67,7 @@ async def paint(client, namespace):
     """An installed CRD and the means to make an object of it."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     crd = {
-        "metadata": {"name": _CRD_NAME},
+        "metadata": {"name": "paints.client.tests.dev"},
         "spec": {
             "group": "client.tests.dev",
             "scope": "Namespaced",
@@ -89,14 +83,7 @@ async def paint(client, namespace):
             ],
         },
     }
-    applied = await client.apply(CRD.from_dict(crd))
-    with anyio.fail_after(20):
-        while not any(
-            condition["type"] == "Established" and condition["status"] == "True"
-            for condition in (applied.get("status") or {}).get("conditions") or ()
-        ):
-            await anyio.sleep(0.05)
-            applied = await client.get(CRD, _CRD_NAME)
+    await install_crds(client, [crd])
 
     def make(name="p", **spec):
         return Paint.from_dict({"metadata": {"name": name, "namespace": namespace}, "spec": spec})

@@ -49,7 +49,7 @@ async def test_cl_12_a_crd_installed_later_is_found(logged, requests):
     }
     created = await logged.create(CRD.from_dict(crd))
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while True:
                 try:
                     kind = await logged.kind_for(f"{group}/v1", "Mouse")
