@@ -26,7 +26,7 @@ async def test_example_of_the_guide_does_what_it_says(client: Any, namespace: st
 
     async def use(cached: Any, handler: Any) -> None:
         await names["paint"](cached, handler)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while len(handler.seen) < 2:
                 await anyio.sleep(0.01)
         seen.extend(handler.seen)

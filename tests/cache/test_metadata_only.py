@@ -46,7 +46,8 @@ async def test_ca_10_only_metadata_comes_from_the_server_on_all_paths(
     asked, handler = Asked(client), recorder()
     options = CacheOptions(namespaces=(namespace,), fields="metadata.name!=kube-root-ca.crt", streaming_lists=streaming)
     cache = Cache(asked, options)
-    await client.create(
+    # The cache is told of it, or an ordinary first list may be of a state before it.
+    await client.with_options(write_observer=cache).create(
         ConfigMap(metadata={"name": "a", "namespace": namespace, "labels": {"x": "1"}}, data={"k": "v"})
     )
     registration = cache.informer(ConfigMap, metadata_only=True).add_handler(handler)
@@ -61,7 +62,7 @@ async def test_ca_10_only_metadata_comes_from_the_server_on_all_paths(
         assert [obj.metadata.name for obj in await observed.list(Metadata, labels="x=2")] == ["a"]
         await observed.delete(Metadata, f"{namespace}/b")
         assert await observed.find(Metadata, f"{namespace}/b") is None
-        calls = await handler.wait(4)
+        calls = await handler.wait(4, seconds=30)
         assert [change for change, _ in calls] == ["initial", "add", "update", "delete"]
         assert cache.get_raw(Metadata, f"{namespace}/a").keys() == {"apiVersion", "kind", "metadata"}
         assert set(asked.accepts) == ({ACCEPT} if streaming else {ACCEPT, ACCEPT_LIST})

