@@ -233,8 +233,8 @@ def _check(configuration: Configuration) -> list[str]:
             errors.append(
                 f"internalCertManagement.webhookSecretName: {certificates.webhook_secret_name!r} is no DNS-1123 name"
             )
-    if configuration.client_connection.burst < 1:
-        errors.append(f"clientConnection.burst: must be at least 1, not {configuration.client_connection.burst}")
+    if configuration.client_connection.burst < 0:
+        errors.append(f"clientConnection.burst: must not be below 0, and is {configuration.client_connection.burst}")
     return errors + _check_tls(configuration.tls)
 
 

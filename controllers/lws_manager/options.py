@@ -24,7 +24,8 @@ DEFAULT_NAMESPACE: Final = "lws-system"
 
 _WEBHOOK_PORT: Final = 9443
 _DEFAULT_QPS: Final = 5.0
-"""What client-go takes a rate of 0 for (``DefaultQPS`` in its rest/config.go)."""
+_DEFAULT_BURST: Final = 10
+"""What client-go takes 0 for (``DefaultQPS`` and ``DefaultBurst`` in its rest/config.go)."""
 _WORKERS: Final = 4
 """Objects that a controller works on at once; upstream's has one, but a thread of its own for each."""
 
@@ -90,9 +91,9 @@ def _plan(flags: Flags, configuration: Configuration, environment: Mapping[str, 
     serves = environment.get("ENABLE_WEBHOOKS") != "false"
     internal = configuration.internal_cert_management
     qps = _first(flags.kube_api_qps, configuration.client_connection.qps) or _DEFAULT_QPS
-    burst = _first(flags.kube_api_burst, configuration.client_connection.burst)
-    if burst < 1:
-        raise ConfigurationError(f"kube-api-burst: must be at least 1, not {burst}")
+    burst = _first(flags.kube_api_burst, configuration.client_connection.burst) or _DEFAULT_BURST
+    if burst < 0:
+        raise ConfigurationError(f"kube-api-burst: must not be below 0, and is {burst}")
     webhook = None
     if serves:
         server = configuration.webhook

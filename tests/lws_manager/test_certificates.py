@@ -8,7 +8,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from pyreconcile.controller import Request, Result
 from pyreconcile_controllers.lws_manager.certificates import renewed, trusted
+from pyreconcile_controllers.lws_manager.rotation import RotationReconciler
 
 HOST = "lws-webhook-service.lws-system.svc"
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -138,3 +140,18 @@ def test_lws_11_a_ca_that_was_replaced_long_before_its_end_is_not_trusted_any_mo
 @pytest.mark.parametrize("before", [b"", b"nonsense"])
 def test_lws_11_a_bundle_that_is_none_is_replaced(made, before):
     assert trusted(made, before, NOW) == made["ca.crt"]
+
+
+async def test_lws_11_the_certificate_is_looked_at_every_12_hours_and_taken_up_once_it_is_in_place():
+    done = []
+
+    class InPlace:
+        async def ensure(self):
+            done.append("ensured")
+
+    async def take():
+        done.append("taken")
+
+    result = await RotationReconciler(InPlace(), take).reconcile(Request("lws-system", "lws-webhook-server-cert"))
+    assert result == Result(requeue_after=12 * 3600)
+    assert done == ["ensured", "taken"]

@@ -58,6 +58,11 @@ def test_lws_11_requests_are_limited_as_client_go_takes_the_rate(given, qps):
     assert plan(f"clientConnection: {{qps: {given}}}").manager.connect.qps == qps
 
 
+def test_lws_11_a_burst_of_0_is_client_gos_default():
+    assert plan(FILE, "--kube-api-burst=0").manager.connect.burst == 10
+    assert plan("clientConnection: {burst: 0}").manager.connect.burst == 10
+
+
 def test_lws_11_empty_sections_null_empty_texts_and_zero_durations_are_the_default():
     text = """
 webhook:
@@ -215,7 +220,7 @@ def test_lws_11_tls_settings_hold_for_webhooks_and_metrics():
         ("gangSchedulingManagement: {schedulerProvider: x}", "schedulerProvider: must be 'volcano' or 'kubernetes'"),
         ("internalCertManagement: {webhookSecretName: ':)'}", "internalCertManagement.webhookSecretName: ':\\)'"),
         ("internalCertManagement: {webhookServiceName: 0-x}", "internalCertManagement.webhookServiceName: '0-x'"),
-        ("clientConnection: {burst: 0}", "clientConnection.burst: must be at least 1"),
+        ("clientConnection: {burst: -1}", "clientConnection.burst: must not be below 0, and is -1"),
         ("tls: {minVersion: VersionTLS11}", "tls.minVersion: must be VersionTLS12 or VersionTLS13"),
         ("tls: {minVersion: x}", "tls.minVersion: "),
         ("tls: {cipherSuites: [TLS_INVALID_CIPHER]}", "tls.cipherSuites: 'TLS_INVALID_CIPHER' is not known"),
@@ -276,7 +281,7 @@ def test_lws_11_the_file_is_named_in_errors(tmp_path):
         ("", ["--leader-elect-resource-lock=endpoints"], "leaderElection.resourceLock: must be 'leases'"),
         ("", ["--leader-elect-renew-deadline=20s"], "lease_duration: must be above the renew_deadline"),
         ("", ["--metrics-bind-address=x"], "metrics_bind_address: 'x' is no address"),
-        ("", ["--kube-api-burst=0"], "kube-api-burst: must be at least 1"),
+        ("", ["--kube-api-burst=-1"], "kube-api-burst: must not be below 0, and is -1"),
         ("health: {readinessEndpointName: /healthz}", [], "readiness_endpoint: '/healthz' is the liveness_endpoint"),
     ],
 )

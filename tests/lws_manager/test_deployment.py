@@ -326,7 +326,11 @@ async def check_metrics_and_probes(cluster):
             text = await response.text()
     for line in (
         'controller_runtime_webhook_requests_total{code="200"',
-        'reconcile_total{controller="leaderworkerset"',
+        'controller_runtime_reconcile_total{controller="leaderworkerset"',
+        'controller_runtime_reconcile_total{controller="pod"',
+        "workqueue_depth{",
+        "rest_client_requests_total{",
+        "process_cpu_seconds_total",
     ):
         assert line in text
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
