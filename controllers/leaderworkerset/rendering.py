@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from pyreconcile_controllers.leaderworkerset import gang
 from pyreconcile_controllers.leaderworkerset.description import Description, GroupView, PodView
 
 
@@ -21,6 +22,8 @@ def _lines(found: Description, now: datetime) -> Iterator[str]:
     for kind, status, reason, message, since in found.conditions:
         if status == "True":
             yield f"  {kind}{_ago(since, now)}: {message} ({reason})"
+        elif kind == gang.CONDITION:
+            yield f"  no {kind}{_ago(since, now)}: {message} ({reason})"
     limits = f"at most {found.max_unavailable} unavailable, {found.max_surge} surge"
     if found.updating:
         yield f"Rollout to revision {found.revision}: from group {found.partition} on, {limits}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyreconcile_controllers.leaderworkerset import gang
 from pyreconcile_controllers.leaderworkerset.description import Objects, describe
 from pyreconcile_controllers.leaderworkerset.rendering import age, render, to_json
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
@@ -174,6 +175,14 @@ def test_lws_6_6_a_set_at_rest_has_no_rollout():
     assert "waits" not in text
     assert "  2  new (current): groups 0, 1, 2\n" in text
     assert to_json(found)["rollout"]["waitsFor"] is None
+
+
+def test_lws_9_a_set_whose_groups_cannot_be_placed_whole_says_why():
+    wanted = lws(updating=False)
+    gang.mark(wanted.status.conditions, "this API server does not serve podgroups", 2, START + timedelta(minutes=8))
+    text = render(describe(Objects(lws=wanted, leader_set=None, worker_sets=[], pods=[], revisions=[])), NOW)
+    assert "\n  no GangScheduling for 2m: this API server does not serve podgroups (PodGroupsNotServed)\n" in text
+    assert "Progressing" not in text
 
 
 def test_lws_6_1_a_set_that_was_just_made_is_shown_too():
