@@ -1,4 +1,4 @@
-"""Field case O-13: one worker that goes takes its whole group along, whatever the controller sees of it, and once."""
+"""What the controller does while it sees pods late, or misses what became of them (LWS §16.1; field case O-13)."""
 
 import time
 from contextlib import ExitStack
@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from pyreconcile.api.apps_v1 import StatefulSet
 from pyreconcile.api.core_v1 import Pod
+from pyreconcile.client import MergePatch
 from pyreconcile.testing import FaultProxy, Match
 
 BEHIND = 2.0
@@ -84,3 +86,35 @@ async def test_o_13_the_loss_of_a_worker_recreates_the_group_once(sets, proxy, m
     note = "Worker pod demo-0-2 failed, deleted leader pod demo-0 to recreate group 0"
     await sets.noted(note)
     assert [text for text in await sets.notes() if "to recreate group" in text] == [note]
+
+
+KEY = "leaderworkerset.sigs.k8s.io/template-revision-hash"
+
+
+async def test_lws_16_1_workers_get_the_revision_that_their_leader_has_by_now(sets, proxy):
+    """The leader's label was changed in place, and the controller has not seen that when it makes workers anew."""
+    rolling = {"partition": 1, "maxUnavailable": 1, "maxSurge": 0}
+    await sets.create(
+        replicas=2, size=2, rolloutStrategy={"type": "RollingUpdate", "rollingUpdateConfiguration": rolling}
+    )
+    await sets.running("demo", 2, 2)
+    await sets.available()
+    changed = {"spec": {"containers": [{"name": "c", "image": "busybox:2"}]}}
+    await sets.patch("demo", leaderWorkerTemplate={"workerTemplate": changed})
+
+    async def half():
+        return (await sets.available()).status.updated_replicas == 1
+
+    await sets.until(half)
+    new, before = (await sets.set("demo")).metadata.labels[KEY], (await sets.worker_sets())["demo-0"]
+    assert before.metadata.labels[KEY] != new
+    with proxy.delay_stream(WATCH, seconds=BEHIND):
+        await sets.client.patch(Pod, sets.key("demo-0"), MergePatch({"metadata": {"labels": {KEY: new}}}))
+        await sets.client.delete(StatefulSet, before.key)
+
+        async def another():
+            found = (await sets.worker_sets()).get("demo-0")
+            return found and found.metadata.uid != before.metadata.uid and found
+
+        made = await sets.until(another)
+    assert made.metadata.labels[KEY] == made.spec.template.metadata.labels[KEY] == new

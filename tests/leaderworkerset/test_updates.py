@@ -117,6 +117,26 @@ async def test_lws_13_1_partition_holds_groups_back(sets):
     await updated(sets, 2)
 
 
+async def test_lws_15_9_groups_that_a_partition_holds_back_are_added_as_the_old_revision(sets):
+    rolling = {"partition": 4, "maxUnavailable": 1, "maxSurge": 0}
+    await sets.create(
+        replicas=2, size=2, rolloutStrategy={"type": "RollingUpdate", "rollingUpdateConfiguration": rolling}
+    )
+    await sets.available()
+    old = groups_key(await sets.set("demo"))
+    await sets.patch("demo", leaderWorkerTemplate=worker_template("busybox:2"))
+
+    async def changed():
+        return groups_key(await sets.set("demo")) != old
+
+    await sets.until(changed)
+    await sets.patch("demo", replicas=3)
+    assert keys(await sets.running("demo", 3, 2)) == {old}
+    assert len(await sets.revisions()) == 2
+    await sets.patch("demo", rolloutStrategy={"rollingUpdateConfiguration": {"partition": 0}})
+    await updated(sets, 3)
+
+
 async def test_lws_8_a_new_size_rolls_through(sets):
     await sets.create(replicas=2, size=2)
     await sets.available()

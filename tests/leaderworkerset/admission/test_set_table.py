@@ -7,6 +7,7 @@ import pytest
 
 from pyreconcile.api import copy_json
 from pyreconcile.client import ApiError, ForbiddenError, InvalidError
+from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 
 pytestmark = [pytest.mark.plane, pytest.mark.asyncio(loop_scope="module")]
 
@@ -257,3 +258,12 @@ async def test_lws_13_2_update(admission, before, change, outcome):
         return
     stored = await admission.update_set(wanted)
     assert stored["spec"] == changed(wanted, outcome or {})["spec"]
+
+
+async def test_lws_15_25_the_scale_subresource_is_held_by_the_schema_alone(admission):
+    created = await admission.create_set(lws({SIZE: 1_000_000}))
+    key = f"{admission.namespace}/{created.metadata.name}"
+    await admission.client.set_scale(LeaderWorkerSet, key, 100_000)  # a product that the webhook would refuse
+    with pytest.raises(InvalidError):
+        await admission.client.set_scale(LeaderWorkerSet, key, 1_000_001)
+    assert (await admission.client.get_scale(LeaderWorkerSet, key)).spec.replicas == 100_000

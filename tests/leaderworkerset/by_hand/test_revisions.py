@@ -97,6 +97,13 @@ async def test_lws_13_1_a_missing_revision_is_made_with_the_key_of_the_leader_st
     assert leaders.metadata.labels[KEY] == leaders.spec.template.metadata.labels[KEY] == "template-hash"
     assert leaders.spec.update_strategy.rolling_update.partition == 0
     assert "template-hash" in {item.metadata.labels[KEY] for item in await hand.revisions()}
+    await hand.ready(0, 1)
+    await hand.shows(AVAILABLE, replicas=2, partition=0, ready=2, updated=2)
+
+    async def alone():
+        return [item.metadata.labels[KEY] for item in await hand.revisions()] == ["template-hash"]
+
+    await hand.until(alone, what="the revision with that key alone")
     assert not [note for note in await hand.notes() if "updated LWS" in note]
 
 

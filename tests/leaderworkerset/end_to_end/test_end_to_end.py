@@ -213,6 +213,17 @@ async def _(at):
         await at.until(lambda domain=domain: domain in at.services, f"the service {domain}")
 
 
+@case("another subdomain policy reaches the hosts of pods that use TPUs, and back")
+async def _(at):
+    await at.create(replicas=1, size=2, pod=pod_template(**TPUS))  # they stay pending, and are updated all the same
+    await at.pods_there(1, 2)
+    for policy, domain in (("UniquePerReplica", f"{at.name}-0"), ("Shared", at.name)):
+        await at.patch(networkConfig={"subdomainPolicy": policy})
+        pods = await at.pods_there(1, 2, lambda pod, domain=domain: pod["spec"]["subdomain"] == domain)
+        hosts = f"{at.name}-0.{domain},{at.name}-0-1.{domain}"
+        assert {tpus(pod)["TPU_WORKER_HOSTNAMES"] for pod in pods.values()} == {hosts}
+
+
 @case("each surge group has its service")
 async def _(at):
     await at.create(replicas=4, size=2, networkConfig={"subdomainPolicy": "UniquePerReplica"}, **rolling(surge=4))
