@@ -84,7 +84,15 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
         observed = _observed(leader_set)
         states: list[GroupState] = []
         if observed is not None and needs_states(strategy, observed, changed=changed):
-            states = groups.group_states(lws.metadata.name, observed.replicas, size, key, leaders, workers)
+            states = groups.group_states(
+                lws.metadata.name,
+                observed.replicas,
+                size,
+                key,
+                leaders,
+                workers,
+                as_upstream=self._settings.upstream_surge,
+            )
         planned = plan(strategy, observed, states, changed=changed)
         applied = await self._apply(lws, leader_set, stored, planned, strategy)
         self._announce(lws, observed, planned, stored, changed=changed)
@@ -184,7 +192,7 @@ class LeaderWorkerSetReconciler(Reconciler[LeaderWorkerSet]):
             stored, created = await history.create(self._writer, current, known or current.key)
             if created:
                 note = f"Creating revision with key {groups.revision_key(stored)} for a newly created LeaderWorkerSet"
-                if leader_set is not None:
+                if known:
                     note = f"Creating missing revision with key {known} for existing LeaderWorkerSet"
                 self._tell(lws, "CreatingRevision", note, "Create", stored)
         if leader_set is None or not differs(current, stored.get("data") or {}, lws.spec.to_dict):

@@ -162,12 +162,20 @@ def stateful_set_ready(workers: RawObject) -> bool:
 
 
 def group_states(
-    set_name: str, total: int, size: int, key: str, leaders: Sequence[RawObject], workers: Iterable[RawObject]
+    set_name: str,
+    total: int,
+    size: int,
+    key: str,
+    leaders: Sequence[RawObject],
+    workers: Iterable[RawObject],
+    *,
+    as_upstream: bool = False,
 ) -> list[GroupState]:
     """Return the states of the groups 0 to ``total`` - 1, as a rolling update looks at them (LWS §6.3).
 
     ``size`` is the set's; a group of an older revision may have another, see `size_of`. A group whose leader is being
-    deleted is not ready, even where its pods still say so: no other may go on its account.
+    deleted is not ready, even where its pods still say so: no other may go on its account. ``as_upstream`` believes
+    them.
     """
     by_name = {name_of(item): item for item in workers}
     states = [GroupState()] * total
@@ -177,7 +185,8 @@ def group_states(
             continue
         current = revision_key(leader) == key
         ready, updated = _ready_and_updated(leader, by_name.get(name), size_of(leader, size), key)
-        states[index] = GroupState(ready=ready and not is_terminating(leader), updated=updated, old=not current)
+        leaving = is_terminating(leader) and not as_upstream
+        states[index] = GroupState(ready=ready and not leaving, updated=updated, old=not current)
     return states
 
 

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[+-]?[0-9.]*", re.ASCII)
 
 
 def requests_tpus(pod_spec: RawObject) -> bool:
-    """Tell whether any container of a pod asks for TPUs: its limit counts, else its request."""
+    """Tell whether any container of a pod asks for TPUs: by its limit, or by its request where the limit is zero."""
     return next(_requesting(pod_spec), None) is not None
 
 
@@ -108,12 +108,11 @@ def _extend(container: RawObject, hosts: list[str], addresses: list[str], worker
 def _requesting(pod_spec: RawObject) -> Iterator[RawObject]:
     for container in (*(pod_spec.get("containers") or ()), *(pod_spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        if _is_positive(limits.get(TPU_RESOURCE, requests.get(TPU_RESOURCE))):
+        if any(_is_some((resources.get(kind) or {}).get(TPU_RESOURCE)) for kind in ("limits", "requests")):
             yield container
 
 
-def _is_positive(quantity: str | int | None) -> bool:
+def _is_some(quantity: str | int | None) -> bool:
     match = _NUMBER.match(str(quantity or 0))
     return match is not None and any(digit in "123456789" for digit in match[0])
 

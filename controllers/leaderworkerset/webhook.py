@@ -172,8 +172,10 @@ def _check_names(metadata: RawObject) -> list[FieldError]:
     errors = []
     for field in ("generateName", "name"):
         name = metadata.get(field) or ""
-        # What is generated ends in letters and digits, so a prefix may end with a dash.
-        checked = re.sub("-$", "a", name) if field == "generateName" else name
+        # What is generated ends in letters and digits, so a prefix may end with a dash, which counts together with the
+        # character before it (apimachinery: api/validation/generic.go).
+        prefix = field == "generateName" and len(name) > 1 and name.endswith("-")
+        checked = f"{name[:-2]}a" if prefix else name
         if not name:
             continue
         if len(checked) > _DNS_LABEL_LENGTH:

@@ -188,7 +188,8 @@ def test_lws_7_1_exclusive_topology_pins_the_workers():
     [
         ({"limits": {"google.com/tpu": 4}}, True),
         ({"requests": {"google.com/tpu": "4"}}, True),
-        ({"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "4"}}, False),
+        ({"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "4"}}, True),
+        ({"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "0"}}, False),
         ({"limits": {"cpu": 1}}, False),
         ({}, False),
     ],

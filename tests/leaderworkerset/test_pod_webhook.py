@@ -195,12 +195,25 @@ def test_lws_2_3_pod_is_refused(raw, message):
         {"limits": {"cpu": "1"}},
         {"limits": {"google.com/tpu": "0"}},
         {"requests": {"google.com/tpu": 0}},
-        {"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "4"}},
+        {"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "0"}},
     ],
 )
 @pytest.mark.parametrize(("name", "given"), [("test-1", LEADER), ("test-1-1", WORKER)], ids=["leader", "worker"])
 def test_lws_4_2_pod_not_requesting_tpus_has_no_tpu_variables(name, given, resources):
     assert tpu_env(pod(name, container(resources=resources), labels=given)) == {}
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"limits": {"google.com/tpu": 4}},
+        {"requests": {"google.com/tpu": "4"}},
+        {"limits": {"google.com/tpu": "0"}, "requests": {"google.com/tpu": "4"}},
+        {"limits": {"google.com/tpu": "4"}, "requests": {"google.com/tpu": "0"}},
+    ],
+)
+def test_lws_4_2_a_limit_counts_and_where_it_is_zero_the_request(resources):
+    assert hosts(pod("test-1", container(resources=resources), labels=LEADER))[1] == "0"
 
 
 def test_lws_4_2_size_5_leader_pod():

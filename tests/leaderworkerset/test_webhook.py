@@ -140,8 +140,20 @@ CREATE = {
     ),
     "generated name": ({"metadata__name": GONE, "metadata__generateName": "test-"}, []),
     "invalid generated name": (
-        {"metadata__name": GONE, "metadata__generateName": "2-"},
-        [f'metadata.generateName: Invalid value: "2-": {NO_LABEL}'],
+        {"metadata__name": GONE, "metadata__generateName": "2x-"},
+        [f'metadata.generateName: Invalid value: "2x-": {NO_LABEL}'],
+    ),
+    "generated name of a dash": (
+        {"metadata__name": GONE, "metadata__generateName": "-"},
+        [f'metadata.generateName: Invalid value: "-": {NO_LABEL}'],
+    ),
+    "generated name of 63 characters and a dash": (
+        {"metadata__name": GONE, "metadata__generateName": "a" * 63 + "-"},
+        [],
+    ),
+    "generated name of 64 characters and a dash": (
+        {"metadata__name": GONE, "metadata__generateName": "a" * 64 + "-"},
+        [f'metadata.generateName: Invalid value: "{"a" * 64}-": must be no more than 63 characters'],
     ),
     "invalid replicas and size": (
         {"spec__replicas": 100_000, "spec__leaderWorkerTemplate__size": 1_000_000},
