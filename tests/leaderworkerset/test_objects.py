@@ -133,6 +133,17 @@ def test_lws_3_an_empty_topology_annotation_is_left_out():
     assert leader_set(lws)["spec"]["template"]["metadata"]["annotations"] == {L + "size": "3"}
 
 
+def test_lws_3_a_subgroup_topology_needs_subgroups_and_a_value():
+    policy = {"subGroupPolicyType": "LeaderExcluded", "subGroupSize": 1}
+    subgroups = {L + "subgroup-policy-type": "LeaderExcluded", L + "subgroup-size": "1"}
+    for topology, template, expected in (("", {"subGroupPolicy": policy}, subgroups), ("host", {}, {})):
+        lws = make_set(annotations={L + "subgroup-exclusive-topology": topology}, **template)
+        made = leader_set(lws), worker_stateful_set(lws, leader_pod(), revised(lws)).to_dict()
+        for one, own in zip(made, ({}, {L + "leader-name": "demo-1"}), strict=True):
+            annotations = one["spec"]["template"]["metadata"]["annotations"]
+            assert annotations == {L + "size": "3", **expected, **own}
+
+
 def test_lws_7_1_worker_stateful_set():
     lws = make_set(labels={"team": "a"}, annotations={"note": "b"})
     made = worker_stateful_set(lws, leader_pod(), revised(lws)).to_dict()

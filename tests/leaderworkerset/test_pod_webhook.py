@@ -17,6 +17,7 @@ L = "leaderworkerset.sigs.k8s.io/"
 TPUS = {"limits": {"google.com/tpu": "4"}}
 LEADER, WORKER = {L + "worker-index": "0"}, {L + "group-index": "1"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:
@@ -410,6 +411,37 @@ def test_lws_2_3_leader_pod_without_exclusive_placement_has_no_terms():
 def test_lws_2_3_exclusive_terms_are_not_applied_again():
     once = admitted(pod("test-1", labels=LEADER, annotations={"exclusive-topology": "rack"}))
     assert admitted(once)["spec"] == once["spec"]
+
+
+MINE = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "rack"}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "added"),
+    [
+        ({"podAffinity": {REQUIRED: [MINE]}, "podAntiAffinity": {REQUIRED: [MINE]}}, False),
+        ({"podAffinity": {REQUIRED: [MINE]}}, True),
+        ({"podAntiAffinity": {REQUIRED: [MINE]}}, True),
+        ({"podAffinity": {REQUIRED: [MINE]}, "podAntiAffinity": {REQUIRED: [MINE | {"topologyKey": "zone"}]}}, True),
+        ({"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": MINE}]}, "podAntiAffinity": {}}, True),
+        ({"podAffinity": None, "podAntiAffinity": None}, True),
+        ({}, True),
+    ],
+)
+def test_lws_2_3_terms_are_added_unless_required_ones_of_both_sorts_name_the_topology(affinity, added):
+    raw = pod("test-1", labels=LEADER, annotations={"exclusive-topology": "rack"}, affinity=affinity)
+    pairs = pair("rack", "group-key", labels(raw)["group-key"])
+    for kind, found, own in zip(("podAffinity", "podAntiAffinity"), terms(raw), pairs, strict=True):
+        before = (affinity.get(kind) or {}).get(REQUIRED, [])
+        assert found == [*before, *([own] if added else [])]
+
+
+@pytest.mark.parametrize("policy", ["Shared", ""])
+def test_lws_2_3_only_unique_per_replica_changes_the_subdomain(policy):
+    raw = pod("test-1", labels=LEADER, annotations={"subdomainPolicy": policy})
+    assert admitted(raw)["spec"]["subdomain"] == "test"
+    worker = pod("test-1-1", labels=WORKER, annotations={"subdomainPolicy": "UniquePerReplica"})
+    assert admitted(worker)["spec"]["subdomain"] == "test"
 
 
 def test_lws_15_22_equal_topologies_skip_the_subgroup_terms():
