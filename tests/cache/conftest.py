@@ -13,17 +13,12 @@ import anyio.abc
 import anyio.lowlevel
 import orjson
 import pytest
-from hypothesis import HealthCheck, settings
 
 from pyreconcile.api import RawObject, unstructured
 from pyreconcile.api.selectors import LabelSelector
 from pyreconcile.cache import key_of
 from pyreconcile.client import ApiError, Client, ExpiredError, InvalidError, NotFoundError
 from pyreconcile.crd import install_crds
-
-# A busy machine is no failure.
-settings.register_profile("cache", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("cache")
 
 SILENT = "silent"
 

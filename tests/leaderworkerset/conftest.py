@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis_settings
 
 from pyreconcile.api import unstructured
 from pyreconcile.api.apps_v1 import ControllerRevision, StatefulSet
@@ -21,10 +19,6 @@ from pyreconcile.webhook import WebhookOptions, install, webhook_configurations
 from pyreconcile_controllers import leaderworkerset
 from pyreconcile_controllers.leaderworkerset.types import LeaderWorkerSet
 from pyreconcile_controllers.leaderworkerset.webhook import WEBHOOKS
-
-# A busy machine is no failure.
-hypothesis_settings.register_profile("sets", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-hypothesis_settings.load_profile("sets")
 
 L = "leaderworkerset.sigs.k8s.io/"
 Event = unstructured("events.k8s.io/v1", "Event")
