@@ -137,13 +137,12 @@ def why_waiting(leader: RawObject, group: RawObject, members: Sequence[RawObject
         members: the pods of the group that exist, the leader included.
         now: the time.
     """
-    if dropped := sorted(groups.name_of(pod) for pod in _named(leader, members) if was_dropped(pod)):
+    joined = _named(leader, members)
+    if dropped := sorted(groups.name_of(pod) for pod in joined if was_dropped(pod)):
         return f"the API server dropped spec.schedulingGroup of {', '.join(dropped)}: {HOW}"
     given_time = age(leader, now) >= SILENT_AFTER
-    wanted = count_of(group)
-    joined = _named(leader, members)
-    if given_time and len(joined) < wanted:
-        return f"{len(joined)} of its {wanted} pods exist{_leaving(members, joined)}"
+    if given_time and (lacking := _lacking(group, members, joined)):
+        return lacking
     condition = groups.condition_of(group, PLACED)
     if condition is not None and condition["status"] == "False":
         return f"kube-scheduler cannot place the group: {condition.get('message') or condition['reason']}"
@@ -163,13 +162,12 @@ def why_workers_wait(leader: RawObject, group: RawObject, members: Sequence[RawO
         members: the pods of the group that exist, the leader included.
         now: the time.
     """
-    wanted, joined = count_of(group), _named(leader, members)
+    joined = _named(leader, members)
     waiting = [age(pod, now) for pod in joined if not is_bound(pod)]
-    if not waiting or len(joined) >= wanted:
+    lacking = _lacking(group, members, joined)
+    if not waiting or not lacking:
         return ""
-    return (
-        f"{len(joined)} of its {wanted} pods exist{_leaving(members, joined)}" if max(waiting) >= SILENT_AFTER else None
-    )
+    return lacking if max(waiting) >= SILENT_AFTER else None
 
 
 def why_not_whole(leader: RawObject, group: RawObject, now: datetime) -> str | None:
@@ -192,9 +190,14 @@ def _named(leader: RawObject, members: Iterable[RawObject]) -> list[RawObject]:
     return [pod for pod in members if named_in(pod) == named_in(leader) and not groups.is_terminating(pod)]
 
 
-def _leaving(members: Iterable[RawObject], joined: Sequence[RawObject]) -> str:
+def _lacking(group: RawObject, members: Iterable[RawObject], joined: Sequence[RawObject]) -> str:
+    """Tell how many pods of a group exist, and what keeps the others away; empty when all do."""
+    wanted = count_of(group)
+    if len(joined) >= wanted:
+        return ""
     left = sorted(groups.name_of(pod) for pod in members if pod not in joined)
-    return f"; pods of an earlier try are still there: {', '.join(left)}" if left else ""
+    leaving = f"; pods of an earlier try are still there: {', '.join(left)}" if left else ""
+    return f"{len(joined)} of its {wanted} pods exist{leaving}"
 
 
 def age(pod: RawObject, now: datetime) -> float:
