@@ -14,7 +14,7 @@ import anyio.lowlevel
 import orjson
 import pytest
 
-from pyreconcile.api import RawObject, unstructured
+from pyreconcile.api import RawObject, Unstructured, unstructured
 from pyreconcile.api.selectors import LabelSelector
 from pyreconcile.cache import key_of
 from pyreconcile.client import ApiError, Client, ExpiredError, InvalidError, NotFoundError
@@ -354,8 +354,8 @@ def running() -> Any:
 
 
 @pytest.fixture
-async def things(client: Client, namespace: str) -> Any:
-    """A kind without size limit of its own, as config maps have one of 1 MiB."""
+def thing(namespace: str) -> tuple[type[Unstructured], RawObject]:
+    """A kind of the test's own without size limit, as config maps have one of 1 MiB; and its CRD, not installed."""
     group = f"{namespace}.example.dev"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     crd = {
@@ -367,6 +367,13 @@ async def things(client: Client, namespace: str) -> Any:
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
     }
+    return unstructured(f"{group}/v1", "Thing"), crd
+
+
+@pytest.fixture
+async def things(client: Client, thing: tuple[type[Unstructured], RawObject]) -> AsyncIterator[type[Unstructured]]:
+    """The kind ``thing`` while it is served."""
+    kind, crd = thing
     (installed,) = await install_crds(client, [crd])
-    yield unstructured(f"{group}/v1", "Thing")
+    yield kind
     await client.delete(installed)

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-from pyreconcile.api import Unstructured, unstructured
 from pyreconcile.api.apiextensions_v1 import CustomResourceDefinition
 from pyreconcile.api.core_v1 import ConfigMap, Namespace, Pod
 from pyreconcile.cache import Cache, CacheOptions, Informer, KindOptions, Reflector, Scope, ServerSupport, Sink
@@ -274,36 +273,20 @@ async def test_o_19_a_connection_that_swallows_everything_is_given_up(
         informer.stop()
 
 
-def thing_in(namespace: str) -> tuple[type[Unstructured], CustomResourceDefinition]:
-    """A kind of the test's own, and its CRD."""
-    group = f"{namespace}.example.dev"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    crd = {
-        "metadata": {"name": f"things.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"plural": "things", "kind": "Thing"},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-    return unstructured(f"{group}/v1", "Thing"), CustomResourceDefinition.from_dict(crd)
-
-
 async def test_ca_1_a_kind_whose_crd_comes_later_is_read_without_a_restart(
-    client: Client, namespace: str, started: Any
+    client: Client, namespace: str, started: Any, thing: Any
 ):
-    thing, crd = thing_in(namespace)
+    kind, crd = thing
     async with started(client, namespace) as cache:
-        informer = cache.informer(thing)
+        informer = cache.informer(kind)
         await eventually(lambda: informer.last_error)
-        created = await client.create(crd)
+        created = await client.create(CustomResourceDefinition.from_dict(crd))
         try:
             with anyio.fail_after(30):
                 await informer.wait_synced()
-            obj = thing.from_dict({"metadata": {"namespace": namespace, "name": "a"}, "size": 3})
+            obj = kind.from_dict({"metadata": {"namespace": namespace, "name": "a"}, "size": 3})
             await client.with_options(write_observer=cache).create(obj)
-            assert (await cache.get(thing, f"{namespace}/a"))["size"] == 3
+            assert (await cache.get(kind, f"{namespace}/a"))["size"] == 3
         finally:
             await client.delete(created)
 
