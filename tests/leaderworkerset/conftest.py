@@ -13,7 +13,7 @@ from pyreconcile.api.core_v1 import Pod, Service
 from pyreconcile.client import ApiError, ForbiddenError, MergePatch
 from pyreconcile.crd import install_crds
 from pyreconcile.manager import Manager
-from pyreconcile.testing import eventually, running
+from pyreconcile.testing import FaultProxy, eventually, running
 from pyreconcile.testing._running import in_own_task
 from pyreconcile.webhook import WebhookOptions, install, webhook_configurations
 from pyreconcile_controllers import leaderworkerset
@@ -241,6 +241,13 @@ async def tidy(client, namespace):
     await client.delete_all_of(LeaderWorkerSet, namespace=namespace)
     for kind in (Mutating, Validating):
         await client.delete(kind, namespace, missing_ok=True)
+
+
+@pytest_asyncio.fixture
+async def proxy(control_plane) -> AsyncIterator[FaultProxy]:
+    """A proxy before the API server, for modules that send their manager through it."""
+    async with FaultProxy(control_plane.kubeconfig) as running_proxy:
+        yield running_proxy
 
 
 @pytest.fixture

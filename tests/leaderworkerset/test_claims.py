@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from pyreconcile.api.apps_v1 import StatefulSet
 from pyreconcile.api.core_v1 import PersistentVolume
-from pyreconcile.testing import FaultProxy, Match
+from pyreconcile.testing import Match
 
 L = "leaderworkerset.sigs.k8s.io/"
 LISTS = Match(resource="statefulsets", where=lambda request: request.verb == "list" or request.streaming_list)
@@ -17,12 +17,6 @@ CLAIM = {
     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
 }
 RETENTION = {"whenDeleted": "Delete", "whenScaled": "Retain"}
-
-
-@pytest_asyncio.fixture
-async def proxy(control_plane):
-    async with FaultProxy(control_plane.kubeconfig) as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-import pytest_asyncio
 
 from pyreconcile.api.apps_v1 import StatefulSet
 from pyreconcile.api.core_v1 import Pod
 from pyreconcile.client import MergePatch
-from pyreconcile.testing import FaultProxy, Match
+from pyreconcile.testing import Match
 
 BEHIND = 2.0
 WATCH = Match(resource="pods", verb="watch")
@@ -18,12 +17,6 @@ READ = Match(resource="pods", where=lambda request: request.verb in ("watch", "l
 RESUMED = Match(resource="pods", where=lambda request: request.verb == "watch" and not request.streaming_list)
 LISTED = Match(resource="pods", where=lambda request: request.verb == "list" or request.streaming_list)
 NAMES = ["demo-0", "demo-0-1", "demo-0-2"]
-
-
-@pytest_asyncio.fixture
-async def proxy(control_plane):
-    async with FaultProxy(control_plane.kubeconfig) as running:
-        yield running
 
 
 @pytest.fixture
